@@ -1,4 +1,4 @@
-"""Steps of one token: a KV cache whose room is taken at the start, and attention over it."""
+"""Decoding token by token: a preallocated KV cache, and attention over it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from grasp_deploy.pruning.layout import device_of, half_of, output_projections
 
-# The name of the cache in a forward pass, going in and coming out.
+# The forward pass's name for the cache, as an argument and in its output.
 CACHE = "cache" if "cache" in signature(LlamaModel.forward).parameters else "past_key_values"
 STEP = "grasp_deploy_step"  # the name of an attention implementation
 
 
 class PreallocatedLayer(DynamicLayer):
-    """A layer's keys and values in tensors with room for all; attention sees what is there."""
+    """A layer's keys and values preallocated at full length; attention sees the filled part."""
 
     def __init__(self, attention: Any, batch: int, tokens: int, device: torch.device) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class PreallocatedLayer(DynamicLayer):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write the new `(B, K, T, D)` behind those cached; gives all of them, without a copy."""
+        """Append new `(B, K, T, D)` keys and values; return views of all that are cached."""
         start = self.get_seq_length()
         end = start + key_states.shape[2]
         self.all_keys[:, :, start:end] = key_states
@@ -47,13 +47,13 @@ class PreallocatedLayer(DynamicLayer):
 
 
 def empty_cache(model: PreTrainedModel, batch: int, tokens: int) -> Cache:
-    """A cache with room for `tokens` of each sequence; transformers' own for sliding windows."""
+    """A cache preallocated for `tokens` of each sequence; transformers' own for sliding windows."""
     dynamic = DynamicCache(config=model.config)
     if any(dynamic.is_sliding):
         return dynamic
     device, layers = device_of(model), list(dynamic.layers)
     for segment in output_projections(model):
-        if segment % 2:  # linear attention, which has none, has a state instead
+        if segment % 2:  # a KV segment; layers with linear attention have none, but a state
             attention = half_of(model, segment)
             layers[segment // 2] = PreallocatedLayer(attention, batch, tokens, device)
     return Cache(layers)
@@ -61,7 +61,7 @@ def empty_cache(model: PreTrainedModel, batch: int, tokens: int) -> Cache:
 
 @contextmanager
 def one_token_steps(model: PreTrainedModel) -> Iterator[None]:
-    """Attend from one token a sequence within the `with` block, without copies of the KV heads."""
+    """Within the `with` block attend from one token per sequence, without copying KV heads."""
     before = model.config._attn_implementation
     model.set_attn_implementation(STEP)
     try:
@@ -79,9 +79,9 @@ def _attend(
     scaling: float,
     **_options: Any,
 ) -> tuple[Tensor, None]:
-    """`(B, 1, H, D)` outputs for `(B, H, 1, D)` queries; a KV head's queries are rows of a product.
+    """`(B, 1, H, D)` outputs for `(B, H, 1, D)` queries, with one product for each KV head.
 
-    The token sees all `(B, K, T, D)` keys and values, since those are cached that it may see.
+    No mask is needed: the `(B, K, T, D)` keys and values are all that the token may see.
     """
     batch, heads, _, width = query.shape
     rows = query.reshape(batch, key.shape[1], -1, width)

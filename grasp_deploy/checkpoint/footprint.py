@@ -26,7 +26,7 @@ from grasp_deploy.checkpoint.read.source import resolve_config
 from grasp_deploy.errors import InputError
 from grasp_deploy.stats.wording import listed
 
-BATCHED_TOKENS = 2048  # that vLLM prefills in a step; `--max-num-batched-tokens`
+BATCHED_TOKENS = 2048  # the most that vLLM prefills in a step; `--max-num-batched-tokens`
 FLOAT32_BYTES = 4
 KV_BYTES = {"bf16": 2, "fp8": 1}  # of a cached value
 OF_SHAPE = (
@@ -72,7 +72,7 @@ class Footprint(Struct, frozen=True, omit_defaults=True):
             raise ValueError("its embedding, parameters and weight_bytes do not fit together")
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures as JSON has them, without those that were not asked for."""
+        """The fields as JSON types, without those at their default."""
         return to_builtins(self)
 
 
@@ -84,7 +84,7 @@ class RecordModel(Struct, frozen=True):
 
 
 def footprint(shape: ModelShape, memory_bytes: int | None = None) -> Footprint:
-    """The footprint as served, a cached value as wide as a weight."""
+    """The footprint of a shape as served, with cached values as wide as weights."""
     kv_bytes_per_token = shape.kv_bytes_per_token()
     tokens = None
     if memory_bytes is not None:
@@ -142,7 +142,7 @@ def _divided(shape: ModelShape, size: int) -> str:
 
 
 def _staged(shape: ModelShape, size: int) -> str:
-    """The stages that vLLM makes, and how uneven layers of a pruned model make them."""
+    """Layers of each stage that vLLM makes, and the largest stage's share of weights, in words."""
     counts = pipeline_stages(shape, size)
     layers = map(shape.layer_parameters, range(len(shape.layers)))
     stages = [sum(islice(layers, count)) for count in counts]
@@ -163,7 +163,7 @@ class Load:
 
     @property
     def cached_tokens(self) -> int:
-        """Tokens of the KV cache: whole blocks for each sequence, and the one that vLLM keeps."""
+        """Tokens of the KV cache: whole blocks for each sequence, and one that vLLM reserves."""
         blocks = self.sequences * math.ceil(self.context_tokens / self.block_tokens) + 1
         return blocks * self.block_tokens
 

@@ -23,7 +23,7 @@ REDIRECTIONS = {"VLLM_MODEL_REDIRECT_PATH": ("",), "VLLM_USE_MODELSCOPE": ("", "
 
 
 def installed_platform() -> Platform:
-    """Platform of the installed vLLM; InputError for none, or if a variable leads it elsewhere."""
+    """Platform of the installed vLLM; InputError for none, or if a variable redirects it."""
     for name, off in REDIRECTIONS.items():
         if os.environ.get(name, "").lower() not in off:
             raise InputError(f"{name} makes vLLM read another model than is checked here: unset it")
@@ -86,13 +86,13 @@ def check_tensor_parallel(shape: ModelShape, size: int) -> None:
 def pipeline_stages(shape: ModelShape, size: int) -> list[int]:
     """Layers of each pipeline stage as vLLM deals them out; InputError if there are too few.
 
-    What is left over goes to the last stages but one, since the last one has the head. Raises
-    InputError if vLLM's own variable deals out something else than these layers.
+    Left-over layers go one each to the stages before the last, which has the head. Raises
+    InputError if vLLM's own variable does not deal out exactly these layers.
     """
     layers = len(shape.layers)
     stated = os.environ.get(PARTITION)
     if stated is not None:
-        with suppress(ValueError):  # of what is no number
+        with suppress(ValueError):  # for a part that is no number
             stages = [int(part) for part in stated.split(",")]
             if len(stages) == size and sum(stages) == layers and min(stages) >= 0:
                 return stages
@@ -111,7 +111,7 @@ def pipeline_stages(shape: ModelShape, size: int) -> list[int]:
 
 
 def check_vllm_runs(shape: ModelShape, platform: Platform) -> None:
-    """InputError if vLLM has no kernel for such heads, or makes another model of a dense one."""
+    """Raise InputError if vLLM lacks a kernel for the heads, or drops a part of a dense model."""
     width = shape.hidden_size // max(layer.num_attention_heads for layer in shape.layers)
     dropped = {
         "windows in some layers only": shape.mixed_attention and shape.family.stem != "Gemma3",

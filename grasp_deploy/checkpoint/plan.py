@@ -30,11 +30,11 @@ from grasp_deploy.pruning.layout import OUTPUT_PROJECTIONS
 from grasp_deploy.pruning.units import UnitTable
 
 PLAN_VERSION = 2
-WITNESS_TOKENS = 2048  # that a plan gives away: enough to tell noise, read in seconds
-RECOVERED = ("model.layers.", "model.norm.")  # whatever is neither embeddings nor head
+WITNESS_TOKENS = 2048  # the most that a plan discloses: enough to tell noise, scored in seconds
+RECOVERED = ("model.layers.", "model.norm.")  # tensors that recovery trains: no embeddings or head
 TENSORS = ("scores", "mask", "scales", "calibrated", "norm_scales", "witness")
 Name = Annotated[str, Meta(pattern=r"\A[^\x00]*\Z")]  # of a file, a folder or a hub model
-Cost = Annotated[float, Meta(ge=0)]  # 0 for what a mask keeps of a cost with free units
+Cost = Annotated[float, Meta(ge=0)]  # a kept cost is 0 where only free units are kept
 
 
 class TextPart(Struct):
@@ -150,7 +150,7 @@ class Plan:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """Those that the plan has, by name."""
+        """The tensors that the plan has, by name."""
         named = {name: getattr(self, name) for name in TENSORS}
         return {name: tensor for name, tensor in named.items() if tensor is not None}
 
@@ -161,7 +161,7 @@ class Plan:
 
     @property
     def fitted(self) -> dict[str, str]:
-        """SHA-256 by name of fitted tensors, scales folded in, which the checkpoint alone holds."""
+        """SHA-256 by name of fitted tensors, which the checkpoint alone holds, scales folded in."""
         fitted: dict[str, str] = self.provenance.get("fitted", {})
         return fitted
 
@@ -202,7 +202,7 @@ def texts_learnt_from(provenance: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def sources_of(texts: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The sources of texts, as they were given; of a mixture each part's."""
+    """The distinct sources of texts, as given; of a mixture, those of its parts."""
     parts = (part for text in texts for part in text.get("parts") or [text])
     return list(dict.fromkeys(part["source"] for part in parts))
 
@@ -237,7 +237,7 @@ def _is_whole(plan: Plan) -> bool:
 
 
 def check_layers(plan: Plan, base: StoredModel) -> None:
-    """InputError, before weights are read, for a model of other sizes or names of files."""
+    """Raise InputError, before weights are read, if sizes or file names are not the plan's."""
     layers = [(layer.ffn_units, layer.num_key_value_heads) for layer in base.shape.layers]
     names = {path.name for path in base.files.values()}
     same_width = plan.norm_scales is None or plan.norm_scales.shape[1] == base.shape.hidden_size
@@ -250,7 +250,7 @@ def check_layers(plan: Plan, base: StoredModel) -> None:
 
 
 def with_base_model_id(plan: Plan, name: str) -> Plan:
-    """The plan with its base model's id on the hub; InputError for a name that can be none."""
+    """The plan with its base model's id on the hub; InputError for a name that is no valid id."""
     try:
         config = {**plan.provenance["config"], "base_model_id": convert(name, HubId)}
     except ValidationError:

@@ -57,7 +57,7 @@ from grasp_deploy.pruning.objective import mean_loss
 from grasp_deploy.pruning.slicing import layer_cut, spread_tensor
 from grasp_deploy.pruning.units import UnitTable
 
-LOSS_TOLERANCE = 0.02  # of the loss (at least 1): it was measured in the run's dtype, unrounded
+LOSS_TOLERANCE = 0.02  # of the loss, or of 1 if less: the run measured in its dtype, unrounded
 PROVEN, NOT_PROVEN, WRONG = "proven", "not proven", "wrong"
 
 Served = Callable[[Path, Tokens, int], Tokens]
@@ -168,7 +168,7 @@ class _Proof:
 
     @property
     def fitted(self) -> dict[str, Path]:
-        """The files of tensors that no plan makes again."""
+        """The file of each fitted tensor, which no plan remakes; Difference if one is missing."""
         if missing := self.plan.fitted.keys() - self.pruned.files.keys():
             raise Difference(f"the plan names fitted tensors that are not there: {min(missing)}")
         return {name: self.pruned.files[name] for name in self.plan.fitted}
@@ -203,7 +203,7 @@ class _Proof:
         )
 
     def _spread_fitted(self, model: nn.Module, units: UnitTable) -> Tensor:
-        """Put fitted tensors into the dense model; the `(N,)` gates that then stand before them."""
+        """Put fitted tensors into the dense model; return the `(N,)` gates for their inputs."""
         plan, parameters = self.plan, dict(model.named_parameters())
         for name, path in self.fitted.items():
             parameter, dense = parameters[name], read_tensor(path, name)
@@ -251,9 +251,9 @@ class _Proof:
 
 
 def _check_plain(directory: Path, plain: Path | None) -> None:
-    """InputError for a quantised folder without a plain one, and the other way round."""
+    """Raise InputError unless `plain` is given for a quantised folder, and for no other."""
     quantised = False
-    with suppress(InputError) if plain is None else nullcontext():  # then a link tells
+    with suppress(InputError) if plain is None else nullcontext():  # a link reports what is broken
         quantised = read_folder(directory).shape.quantization is not None
     if quantised != (plain is not None):
         raise InputError(
@@ -280,6 +280,6 @@ def _check_served(pruned: StoredModel, device: torch.device, served: Served) -> 
     prompts = prompts_for(pruned)
     tokens = served(pruned.directory, prompts.tolist(), NEW_TOKENS)
     model = load_checked(pruned.directory, device, "float32", "sdpa")
-    logits_of(model, prompts)  # in one line, where config.json makes that impossible
+    logits_of(model, prompts)  # raises an InputError where config.json makes a forward fail
     same_tokens("reloaded", greedy_tokens(model, prompts, NEW_TOKENS), "served", tokens)
     return f"{PROMPTS} x {NEW_TOKENS} greedy tokens are equal to the reloaded model's"

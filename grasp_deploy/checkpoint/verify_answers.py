@@ -1,4 +1,4 @@
-"""What models answer to the prompts of a verification, and whether two answer alike."""
+"""Logits and greedy tokens of models on the prompts of a verification, and their comparison."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def prompts_for(model: StoredModel) -> Tensor:
 
 @torch.no_grad()
 def logits_of(model: nn.Module, prompts: Tensor) -> Tensor:
-    """`(prompts, T, V)` float32; a Difference if the values of some config.json forbid it."""
+    """`(prompts, T, V)` float32 logits; Difference if config.json makes the forward pass fail."""
     try:
         ids = prompts.to(next(model.parameters()).device)
         logits: Tensor = model(input_ids=ids).logits

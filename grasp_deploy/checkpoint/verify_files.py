@@ -23,19 +23,19 @@ from grasp_deploy.files.json_files import as_json, read_json
 from grasp_deploy.files.outputs import MANIFEST_FILE, changed_files, manifest_of
 from grasp_deploy.version import __version__
 
-WITNESSES = ("README.md", "metrics.jsonl", "quality.json")  # they tell, and no reader loads them
+WITNESSES = ("README.md", "metrics.jsonl", "quality.json")  # for people; no program loads them
 
 
 class Difference(Exception):
-    """The first difference that a check found."""
+    """A check found a difference, the first one, which the message describes."""
 
 
 class NotProven(Exception):
-    """What nobody here can vouch for."""
+    """A check can neither prove nor refute its link; the message says why."""
 
 
 def check_files(directory: Path) -> str:
-    """Every file against the manifest, and nothing but those that it names."""
+    """Compare all files with the manifest; Difference for one that is changed, missing or extra."""
     stated = manifest_of(directory)
     if not stated:
         raise Difference(f"{MANIFEST_FILE} cannot be read, or names no file")
@@ -52,7 +52,7 @@ def check_files(directory: Path) -> str:
 
 
 def check_shapes(directory: Path) -> str:
-    """Every layer in config.json, tensors and plan."""
+    """Compare each layer's sizes in config.json, tensors and plan; Difference if they differ."""
     shape, plan = read_stored_model(directory).shape, load_plan(directory / PLAN_FILE)
     planned = pruned_shape(plan, shape).layers
     for index, (found, expected) in enumerate(zip_longest(shape.layers, planned)):
@@ -64,9 +64,9 @@ def check_shapes(directory: Path) -> str:
 def check_companions(pruned: StoredModel, plan: Plan, base: StoredModel | None) -> str:
     """Compare what stands beside the weights with what an export of this plan writes there.
 
-    Raises Difference for what differs in a checkpoint of this release, and for other files than the
-    base model's. Raises NotProven for what else differs in one of another release, and for what the
-    base model alone can vouch for.
+    Raises Difference for a file that this release would write otherwise, and for a copied file that
+    is not the base model's. Raises NotProven for other differences, if another release wrote the
+    checkpoint, and for what only the base model could prove.
     """
     directory = pruned.directory
     files = {name: path.name for name, path in pruned.files.items()}
@@ -105,14 +105,14 @@ def check_companions(pruned: StoredModel, plan: Plan, base: StoredModel | None) 
 
 
 def _derived_config(pruned: StoredModel, plan: Plan) -> dict[str, Any]:
-    """A checkpoint's own config.json, with all that plan, tensors and family decide of it."""
+    """A checkpoint's config.json, with every key that plan, tensors or family decide set anew."""
     ffn_units, groups = plan.dense_layers[0]
     dense = pruned.shape.layer_of(groups, ffn_units)
     return {**pruned_config(pruned.config, pruned.shape), **dense.stated}
 
 
 def _unlike(found: Path, expected: Path) -> str | None:
-    """What tells a file from the one that an export writes; of JSON objects, by their keys."""
+    """How a file differs from what an export writes (JSON by its keys); None if it does not."""
     if not found.is_file():
         return f"{found.name} is missing, and would be the base model's"
     if cmp(found, expected, shallow=False):

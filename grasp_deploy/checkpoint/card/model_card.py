@@ -1,6 +1,6 @@
 """The model card of a pruned checkpoint, from its plan and from what was measured of it.
 
-A record of quality goes into a checkpoint that is already there with a new card and manifest.
+`renew_card` adds a record of quality to a finished checkpoint, with a new card and manifest.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ QUALITY_FILE, CARD_FILE = "quality.json", "README.md"
 MARK = "†"
 MARK_MEANS = f"{MARK} The model learnt from this corpus, or a part of it: it does not count."
 ERRORS_ARE = "±: one standard error; of what was lost, paired by sequence and by item."
-MOST_SAID = 500  # characters of a stranger's verdict
+MOST_SAID = 500  # characters repeated of a verdict, which may be a stranger's
 CORPUS_HEAD = ("perplexity on", "tokens", "dense", "pruned", "lost, nats per token")
 MODELS = ("dense", "pruned")
 TASK_HEAD = ("accuracy, %, on", "items", "chance", *MODELS, "change")
@@ -97,7 +97,7 @@ def model_card(
 
 
 def _figures(plan: Plan, dense: ModelShape, pruned: ModelShape) -> list[tuple[str, float, float]]:
-    """Name, dense and pruned figure of each row of sizes."""
+    """Rows of the table of sizes: name, dense figure, pruned figure."""
     budget, mib = plan.provenance["budget"], 2**20
     costs = f"prunable cost ({plan.provenance['cost_model']})"
     return [
@@ -125,11 +125,11 @@ def _base_option(provenance: dict[str, Any]) -> str:
 def card_metadata(directory: Path) -> dict[str, Any]:
     """Licence, language and tags in a folder's README.md; empty where it states none.
 
-    Every scalar is read as text: Norwegian (no) is no denial. Anything but texts is left out.
+    Scalars are read as text, so that the language `no` is not false. Other values are left out.
     """
     try:
         head = HEAD.match(read_text(directory / "README.md"))
-        stated = yaml.load(head[1], Loader=yaml.BaseLoader) if head else None  # builds texts alone
+        stated = yaml.load(head[1], Loader=yaml.BaseLoader) if head else None  # all scalars as str
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return {}
     if not isinstance(stated, dict):
@@ -138,7 +138,7 @@ def card_metadata(directory: Path) -> dict[str, Any]:
 
 
 def metadata_block(plan: Plan, from_base: Mapping[str, Any]) -> str:
-    """The YAML between the dashes: the base model's own statements, and what the plan knows."""
+    """The card's YAML front matter: what the base model's card states, and what the plan knows."""
     provenance = plan.provenance
     tags = from_base.get("tags", [])
     tags = [tags] if isinstance(tags, str) else tags
@@ -236,14 +236,14 @@ def task_cells(row: Mapping[str, Any]) -> list[str]:
 
 
 class Verdict(msgspec.Struct):
-    """The verdict of a record of quality, which alone is read again."""
+    """The verdict in a record of quality, the only part of it that is read back."""
 
     outcome: str
     sentence: str
 
 
 def objection(directory: Path) -> str:
-    """Why a folder's own card calls it no drop-in; nothing if it does not, or cannot be read."""
+    """Why a folder's record of quality says it is no drop-in; empty otherwise."""
     with suppress(InputError):
         stated = read_json(directory / QUALITY_FILE, "").get("verdict")
         verdict = typed(stated, Verdict, QUALITY_FILE, "")
@@ -253,7 +253,7 @@ def objection(directory: Path) -> str:
 
 
 def intact_plan(directory: Path) -> Plan:
-    """The plan of a checkpoint whose files are those that its manifest states.
+    """The plan of a checkpoint, once its files have the hashes that its manifest states.
 
     The files that `renew_card` rewrites are left out. Raises InputError if `directory` is not a
     pruned checkpoint, or a file is missing or changed.
@@ -273,11 +273,11 @@ def intact_plan(directory: Path) -> Plan:
 
 
 def renew_card(directory: Path, plan: Plan, quality: Mapping[str, Any]) -> None:
-    """Write `quality.json`, a model card with it, and the manifest of both into a checkpoint.
+    """Write `quality.json`, a model card with it, and the manifest with both hashes.
 
-    Every other file keeps the hash that the manifest stated. After a kill between two of the files
-    `verify` names the other one, and the same command finishes this. Raises InputError, with the
-    folder as it was, if the disk refuses or another process writes it.
+    The manifest keeps the hash of every other file. If the process is killed between two writes,
+    `verify` names a file, and the same command repairs it. Raises InputError, with the folder as it
+    was, if the disk refuses or another process writes there.
     """
     directory = directory.resolve()
     stored, stated = read_folder(directory), card_metadata(directory)

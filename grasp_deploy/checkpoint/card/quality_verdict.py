@@ -1,7 +1,7 @@
 """The verdict on a pruned model: usable as it is, worth healing, or broken.
 
-Corpora that the model was not calibrated on and tasks decide, the worst of them. What the model was
-calibrated on says little: there it does better than anywhere else.
+The worst result decides, among tasks and corpora that the model was not calibrated on. Text that it
+was calibrated on says little: there it does better than anywhere else.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BROKEN_NATS = 0.5
 # of many sequences, more of few (Student's t), more again of several tasks together (Bonferroni).
 ERRORS = 2.0
 RISK = 0.05  # both ways
-MANY = 1_000  # samples, of which one more makes no difference
+MANY = 1_000  # samples; with more, Student's t is no longer smaller
 
 Row = Mapping[str, Any]
 
@@ -37,10 +37,10 @@ def excess_loss(dense_perplexity: float, pruned_perplexity: float) -> float:
 
 
 def quality_verdict(corpora: Sequence[Row], tasks: Sequence[Row]) -> dict[str, str]:
-    """`outcome`, and a `sentence` that names the figure that decides and its threshold.
+    """The `outcome`, and a `sentence` with the deciding figure and its threshold.
 
     The rows are those of a quality record; an `excess_error` or `change_error` of null is unknown.
-    Tasks alone can condemn a model and not acquit it.
+    Tasks alone can show that a model needs healing, not that it is a drop-in.
     """
     losses = [_bounds(row) for row in corpora if not row["calibrated_on"]]
     none = (-math.inf, math.inf, "")
@@ -71,7 +71,7 @@ def quality_verdict(corpora: Sequence[Row], tasks: Sequence[Row]) -> dict[str, s
 
 
 def _bounds(row: Row) -> tuple[float, float, str]:
-    """The least and most nats a token that a corpus shows to be lost, noise included; in words."""
+    """Bounds of the nats per token lost on a corpus, noise included, and the loss in words."""
     nats = excess_loss(row["dense"]["perplexity"], row["pruned"]["perplexity"])
     error = row["excess_error"]
     noise = math.inf if error is None else _errors(row["sequences"]) * error if error else 0.0

@@ -10,8 +10,8 @@ Size = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 Positive = Annotated[float, Meta(gt=0, le=1e15)]
-# Keys that decide nothing, or what Family and Kind hold. Any other key that Sizes lacks may be a
-# part of the model to one reader alone: vLLM takes many from config.json for other architectures.
+# Keys that change nothing, or that Family and Kind hold. Any other key that Sizes lacks may change
+# the model for one reader alone: vLLM reads many that belong to other architectures.
 BYSTANDERS = {
     *("architectures", "model_type", "hidden_act", "auto_map", "transformers_version"),
     *("initializer_range", "attention_dropout", "use_cache", "pretraining_tp", "return_dict"),
@@ -23,17 +23,17 @@ BYSTANDERS = {
 
 
 class Limits(Struct):
-    """What the tokens of a sequence must fit."""
+    """Limits on the token ids and the length of a sequence."""
 
     vocab_size: Size
     max_position_embeddings: Size | None = None
 
 
-RopeType = Literal["default", "linear", "dynamic", "yarn", "llama3"]  # spread alike by all readers
+RopeType = Literal["default", "linear", "dynamic", "yarn", "llama3"]  # the same for all readers
 
 
 class RopeOfKind(Struct, forbid_unknown_fields=True):
-    """How rotary positions are spread; also `rope_scaling` of older files."""
+    """Parameters of rotary positions in one kind of layer; also `rope_scaling` of older files."""
 
     factor: Positive | None = None
     rope_theta: Positive | None = None
@@ -58,16 +58,16 @@ class Rope(RopeOfKind, forbid_unknown_fields=True):
     full_attention: RopeOfKind | None = None
     sliding_attention: RopeOfKind | None = None
     llama_4_scaling_beta: Positive | None = None  # of Ministral 3
-    max_position_embeddings: Size | None = None  # which no reader looks for here
+    max_position_embeddings: Size | None = None  # no reader looks for it here
 
     @property
     def by_kind(self) -> Rope:
-        """What is told of kinds of layers, alone."""
+        """Only the parameters that are stated for kinds of layers."""
         return Rope(full_attention=self.full_attention, sliding_attention=self.sliding_attention)
 
     @property
     def scales_from(self) -> int | None:
-        """The position from which queries are scaled."""
+        """The position from which queries are scaled; None if they never are."""
         return self.original_max_position_embeddings if self.llama_4_scaling_beta else None
 
 
@@ -75,7 +75,7 @@ class Rope(RopeOfKind, forbid_unknown_fields=True):
 LayerSizes = dict[
     Literal["num_attention_heads", "num_key_value_heads", "intermediate_size", "num_experts"], Size
 ]
-LayerNumber = Annotated[str, Meta(pattern=r"\A[0-9]{1,5}\Z")]  # "7"; "07" where transformers saved
+LayerNumber = Annotated[str, Meta(pattern=r"\A[0-9]{1,5}\Z")]  # "7", or "07" as transformers saves
 
 
 class Quantization(Struct):
@@ -87,7 +87,7 @@ class Quantization(Struct):
 class Sizes(Limits, kw_only=True):
     """The keys of a config.json that decide a model, in the types that its readers take.
 
-    Those that a family has a default for may be absent.
+    A key may be absent if the family has a default for it.
     """
 
     hidden_size: Size
@@ -134,7 +134,7 @@ class Sizes(Limits, kw_only=True):
     mlp_bias: bool | None = None
     dtype: str | None = None
     torch_dtype: str | None = None
-    num_labels: Annotated[int, Meta(ge=0, le=100_000)] | None = None  # as many rows are built
+    num_labels: Annotated[int, Meta(ge=0, le=100_000)] | None = None  # each is built as a row
     id2label: dict[Any, Any] | None = None
     label2id: dict[Any, Any] | None = None
     bos_token_id: int | list[int] | None = None

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 REMEDY = "fetch the model again"
-WHOLE = ["Qwen3_5ForConditionalGeneration"]  # a language model that also sees
-OF_BOTH = ("tie_word_embeddings", "dtype", "torch_dtype", "quantization_config")
-IN_WHOLE = "model.language_model."
+WHOLE = ["Qwen3_5ForConditionalGeneration"]  # a vision-language model
+OF_BOTH = ("tie_word_embeddings", "dtype", "torch_dtype", "quantization_config")  # at both levels
+IN_WHOLE = "model.language_model."  # prefix of the language model's tensors in such a model
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Kind(Struct):
     hidden_act: str = "silu"
     hidden_activation: str = "gelu_pytorch_tanh"  # of Gemma 3
     layer_types: list[str] | None = None
-    sliding_window: int | None = 4096  # as the classes have it
+    sliding_window: int | None = 4096  # the default of transformers' classes
     use_sliding_window: bool | None = False
 
 
@@ -153,10 +153,10 @@ def family_of(config: dict[str, Any]) -> tuple[Family, bool]:
 
 
 def with_hub_names(config: dict[str, Any]) -> dict[str, Any]:
-    """A config as the hub has it, of the language model alone.
+    """A config.json with the names of keys that the hub uses, for the language model alone.
 
-    transformers 5 saves `num_experts` by another name. A Qwen3.5 that also sees has the language
-    model's keys in a part, and may have a head that drafts tokens (MTP), which is left out.
+    transformers 5 saves `num_experts` by another name. A vision-language Qwen3.5 has the language
+    model's keys in `text_config`. Keys of a head that drafts tokens (MTP) are left out.
     """
     text = config.get("text_config")
     is_whole = config.get("model_type") == "qwen3_5" and config.get("architectures", WHOLE) == WHOLE
@@ -172,7 +172,7 @@ def with_hub_names(config: dict[str, Any]) -> dict[str, Any]:
     left_out = {key for key in config if of_qwen and key.startswith("mtp_")}
     rope = config.get("rope_parameters")
     if of_qwen and isinstance(rope, dict):
-        of_text = {k: v for k, v in rope.items() if not k.startswith("mrope_")}  # no pictures' axes
+        of_text = {k: v for k, v in rope.items() if not k.startswith("mrope_")}  # axes of images
         config = {**config, "rope_parameters": of_text}
     saved = config.get("num_local_experts")
     if saved and config.get("num_experts", saved) == saved:
@@ -182,13 +182,13 @@ def with_hub_names(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def stored_name(name: str, names: Container[str]) -> str:
-    """A tensor's name in a file, among the names there: a model that also sees has another."""
+    """A tensor's name among a file's `names`, where a vision-language model has a prefix."""
     in_whole = name.replace("model.", IN_WHOLE, 1)
     return in_whole if in_whole in names else name
 
 
 def _refuse_what_is_not_served(family: Family, pruned: bool, kind: Kind) -> None:
-    """Refuse, before the work, what cannot be cut, or what transformers loads and vLLM does not."""
+    """Refuse what cannot be cut, and what transformers loads and vLLM does not."""
     is_gemma = "hidden_activation" in family.own
     key, served = ("hidden_activation", "gelu_pytorch_tanh") if is_gemma else ("hidden_act", "silu")
     if (found := getattr(kind, key)) != served:
@@ -228,7 +228,7 @@ def register() -> None:
 
 
 def register_configs() -> list[type[PreTrainedConfig]]:
-    """Register the classes of config.json alone, in the order of the families; returns them."""
+    """Register the classes of config.json alone; return them in the order of FAMILIES."""
     from transformers import AutoConfig
 
     from grasp_deploy.checkpoint.format import configuration_grasp

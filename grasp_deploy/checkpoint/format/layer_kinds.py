@@ -28,16 +28,16 @@ class LinearAttention:
 
     @property
     def _columns(self) -> tuple[int, int]:
-        """Channels of the convolution, which are queries, keys and values; and the values."""
+        """Channels of the convolution (queries, keys, values), and those of the values alone."""
         values = self.value_heads * self.value_width
         return 2 * self.key_heads * self.key_width + values, values
 
     def divides(self, workers: int) -> bool:
-        """True if so many workers can share the heads evenly, which pruning leaves as they are."""
+        """True if so many workers can share the heads evenly; pruning does not change them."""
         return not (self.key_heads % workers or self.value_heads % workers)
 
     def tensor_shapes(self, hidden_size: int) -> dict[str, tuple[int, ...]]:
-        """Tensors of a layer by their names within it."""
+        """The shape of each tensor of a layer, by its name within the layer."""
         mixed, values = self._columns
         rows = {"qkv": mixed, "z": values, "b": self.value_heads, "a": self.value_heads}
         return {
@@ -50,7 +50,7 @@ class LinearAttention:
         }
 
     def state_bytes(self, bytes_per_value: int) -> int:
-        """Bytes that a sequence takes in one layer, however long: of convolution and recurrence."""
+        """Bytes of one layer's state of a sequence of any length: convolution and recurrence."""
         width = FLOAT32_BYTES if self.float32_states else bytes_per_value
         recurrent = self.value_heads * self.key_width * self.value_width * width
         return (self.kernel - 1) * self._columns[0] * bytes_per_value + recurrent
@@ -67,7 +67,7 @@ def linear_attention(sizes: Sizes) -> LinearAttention:
         )
     linear = LinearAttention(
         layers=tuple(index for index, kind in enumerate(kinds) if kind == KINDS[0]),
-        key_heads=sizes.linear_num_key_heads or 16,  # as the class has them
+        key_heads=sizes.linear_num_key_heads or 16,  # defaults of transformers' class
         value_heads=sizes.linear_num_value_heads or 32,
         key_width=sizes.linear_key_head_dim or 128,
         value_width=sizes.linear_value_head_dim or 128,
@@ -102,7 +102,7 @@ def experts_in(sizes: Sizes) -> tuple[int, int]:
 
 
 def check_rope(rope: Rope, family: Family) -> None:
-    """InputError for positions that are spread otherwise than a family's layers spread them."""
+    """Raise InputError for rope_parameters that the family's layers cannot follow."""
     is_part = not family.is_hybrid and (rope.partial_rotary_factor or 1) < 1
     if is_part or rope.by_kind != (rope if family.rope_by_kind else Rope()):
         kinds = "those of each kind of layer" if family.rope_by_kind else "those of all layers"
@@ -119,7 +119,7 @@ def is_mixed(sizes: Sizes, family: Family, has_window: bool) -> bool:
     """True if some layers see a window, and some see all."""
     if sizes.layer_types is not None:
         return len({*sizes.layer_types} - {KINDS[0]}) > 1
-    if family.rope_by_kind:  # every so many layers one sees all
+    if family.rope_by_kind:  # one in `sliding_window_pattern` layers sees all
         return 1 < (sizes.sliding_window_pattern or 6) <= sizes.num_hidden_layers
-    first = 28 if sizes.max_window_layers is None else sizes.max_window_layers  # with a window
+    first = 28 if sizes.max_window_layers is None else sizes.max_window_layers  # that has a window
     return has_window and bool(sizes.use_sliding_window) and 0 < first < sizes.num_hidden_layers

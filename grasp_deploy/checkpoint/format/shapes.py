@@ -44,12 +44,12 @@ class LayerShape(Struct, frozen=True, omit_defaults=True):
 
     @property
     def ffn_units(self) -> int:
-        """The experts, or else the FFN channels."""
+        """The number of experts, or of FFN channels where there are none."""
         return self.intermediate_size if self.num_experts is None else self.num_experts
 
     @property
     def stated(self) -> dict[str, int]:
-        """What `per_layer_config` states of the layer."""
+        """The layer's entry in `per_layer_config`."""
         sizes: dict[str, int] = structs.asdict(self)
         del sizes["num_experts" if self.num_experts is None else "intermediate_size"]
         return {name: size for name, size in sizes.items() if size}
@@ -195,12 +195,12 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def limits_of(config: dict[str, Any], source: str | Path = "config.json") -> Limits:
-    """What tokens must fit the model of a parsed config.json; InputError for odd types."""
+    """The limits on tokens in a parsed config.json; InputError for values of another type."""
     return typed(config, Limits, source, REMEDY)
 
 
 def rope_of(config: dict[str, Any]) -> RopeOfKind:
-    """How a parsed config.json spreads positions; InputError for odd types."""
+    """The rotary parameters in a parsed config.json; InputError for values of another type."""
     sizes = typed(config, Sizes, "config.json", REMEDY)
     return sizes.rope_parameters or sizes.rope_scaling or Rope()
 
@@ -257,7 +257,7 @@ def dense_shape(config: dict[str, Any]) -> ModelShape:
 
 
 def _refuse_foreign_keys(config: dict[str, Any], family: Family) -> None:
-    """InputError for a key that the family's class does not declare and that says something."""
+    """Raise InputError for a key with a value that the family's class does not declare."""
     others = {key for other in FAMILIES if other != family for key in other.own}
     known = BYSTANDERS.union(Sizes.__struct_fields__).difference(family.foreign, others)
     for key, value in config.items():

@@ -66,7 +66,7 @@ def load(
 def load_checked(
     directory: Path, device: torch.device, dtype: str, attention: str
 ) -> PreTrainedModel:
-    """Load a folder once `read_folder` has passed it; in eval mode, straight onto the device."""
+    """Check a folder with `read_folder`, then load it in eval mode, straight onto the device."""
     stored = read_folder(directory)
     transformers_logging.disable_progress_bar()  # noise: many models are loaded
     wanted = wanted_dtype(stored.shape.dtype, device, dtype)
@@ -88,7 +88,7 @@ def load_checked(
 def with_weights(directory: Path, state: dict[str, Tensor]) -> nn.Module:
     """The float32 model that a folder's config.json describes, with these weights; in eval mode.
 
-    Raises InputError if transformers can make none of that config.json.
+    Raises InputError if transformers cannot build a model from that config.json.
     """
     with building(directory):
         model = model_of(read_config(directory), torch.float32)
@@ -98,7 +98,7 @@ def with_weights(directory: Path, state: dict[str, Tensor]) -> nn.Module:
 
 
 def _joined_experts(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors by the names of modules, which have one for all experts of a layer."""
+    """A state dict for transformers' modules, which stack the experts of a layer in one tensor."""
     joined, apart = {}, defaultdict[str, list[Tensor]](list)
     for name, tensor in state.items():
         if ".mlp.experts." in name:
@@ -128,7 +128,7 @@ def random_model(
     shape = model_shape(stated)
     refuse_quantised(shape)
     device = torch.device(device)
-    forked = [device] if device.type == "cuda" else []  # the CPU's state always is
+    forked = [device] if device.type == "cuda" else []  # the CPU's state is forked anyway
     with building(path), torch.random.fork_rng(forked), device:
         torch.manual_seed(seed)
         wanted = getattr(torch, shape.dtype if dtype == "auto" else dtype)
@@ -146,10 +146,10 @@ def model_of(
 
 
 def class_config(stated: dict[str, Any]) -> PreTrainedConfig:
-    """What transformers makes of the keys of a parsed config.json that its class declares.
+    """Transformers' config from those keys of a parsed config.json that its class declares.
 
-    It would take any other key for an attribute too: one that names a file or a kernel to load, or
-    that stands in for a method.
+    Any other key would become an attribute too. It could name a file or a kernel to load, or
+    replace a method.
     """
     declared = {field.name for field in fields(CONFIG_MAPPING[stated["model_type"]])}
     declared |= {key for key in ALSO_DECLARED if stated.get(key) is not None}
@@ -159,7 +159,7 @@ def class_config(stated: dict[str, Any]) -> PreTrainedConfig:
 
 @contextmanager
 def building(path: Path, attention: str = "sdpa") -> Iterator[None]:
-    """Turn whatever transformers makes of an odd config.json into one line; not lack of memory."""
+    """Turn any exception but a lack of memory into an InputError that blames the config.json."""
     try:
         yield
     except Exception as error:
@@ -184,14 +184,14 @@ def wanted_dtype(stated: str, device: torch.device, dtype: str) -> torch.dtype:
 
 @cache
 def is_bfloat16_fast() -> bool:
-    """True if the CPU multiplies bfloat16 clearly faster than float32; the best of some turns."""
+    """True if the CPU multiplies bfloat16 clearly faster than float32, by the best of six runs."""
     both = (torch.ones(BLOCK, BLOCK, dtype=each) for each in (torch.float32, torch.bfloat16))
     plain, half = (min(repeat(partial(matmul, each, each), number=1, repeat=6)) for each in both)
     return plain > FASTER * half
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:
-    """The tokenizer of a folder once `read_folder` has passed it; InputError if none works."""
+    """Check a folder with `read_folder`, then load its tokenizer; InputError if none works."""
     family = read_folder(directory).shape.family  # transformers reads config.json here as well
     tokenizer: Any = tried_tokenizer(directory)[0]
     tokenizer.needs_first_token = family.needs_first_token
@@ -212,7 +212,7 @@ def tried_tokenizer(directory: Path) -> tuple[Tokenizer, dict[str, Any]]:
 def end_tokens(model: PreTrainedModel, of_tokenizer: int | None) -> set[int]:
     """The tokens that end a text: those that the model's files state, and its tokenizer's.
 
-    Raises InputError for a statement that is no token, nor a list of tokens.
+    Raises InputError if the stated value is neither a token id nor a list of token ids.
     """
     stated = model.generation_config.eos_token_id if model.generation_config else None
     listed = stated if isinstance(stated, list) else [] if stated is None else [stated]

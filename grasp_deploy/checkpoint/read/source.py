@@ -30,9 +30,9 @@ WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 ADAPTER_FILE = "adapter_config.json"
 QUANTIZATION_FILE = "hf_quant_config.json"
-# Skipped by every reader where an index names the weights: Mistral's copy.
+# Mistral's copy of the weights, which every reader skips where an index names the others.
 BESIDE_AN_INDEX = "consolidated*.safetensors"
-CARRIED_OVER = (  # what a checkpoint has as it is in its base model
+CARRIED_OVER = (  # files that a checkpoint copies unchanged from its base model
     "tokenizer*",
     "tekken.json",
     "vocab.*",
@@ -57,7 +57,7 @@ WANTED = (
     *CARRIED_OVER,
     NAMED_TEMPLATES,
 )
-# Subfolders, whose files end otherwise than in .jinja; Mistral's second copy.
+# Files in subfolders that are no .jinja templates; Python; pickles; Mistral's copy of the weights.
 UNWANTED = ("*/*[!a]", "*.py", "*.bin", "consolidated*")
 REFUSALS = {  # by the name of huggingface_hub's error; the first that fits counts
     "HFValidationError": "that is neither a folder here nor a hub id: name one of them",
@@ -74,7 +74,7 @@ PATIENCE_SECONDS = 8.0
 
 
 def path_of(name: str) -> Path:
-    """The path that a name would be; `~` of a user who is not there stays as it is."""
+    """A name as a path; `~` of an unknown user stays as it is."""
     try:
         return Path(name).expanduser()
     except RuntimeError:
@@ -116,19 +116,19 @@ def _refuse_revision(name: str, revision: str | None) -> None:
 
 
 def resolve_config(name: str, revision: str | None = None) -> Path:
-    """A config file, that of a hub model, or a model's folder; InputError for an unknown one."""
+    """The config.json of a file's name or hub id, or a model's folder; InputError for neither."""
     path = path_of(name)
     if kind_of(path) == "file":
         _refuse_revision(name, revision)
         return path
     if path.suffix == ".json" and not path.is_dir():
         raise InputError(f"there is no file {name}: name a model's folder or its config.json")
-    found = resolve_model(name, revision, weights=False)  # weights in the hub's cache may be a part
+    found = resolve_model(name, revision, weights=False)  # cached weights may be incomplete
     return found.directory / "config.json" if found.revision else found.directory
 
 
 def fewest_positions(paths: Iterable[Path], at_most: int) -> int:
-    """The longest sequence, of at most so many tokens, that all of these models were made for."""
+    """The longest sequence that all of these models were made for, but `at_most` tokens."""
     found = (limits_of(read_config(path), path).max_position_embeddings for path in paths)
     return min([at_most, *filter(None, found)])
 
@@ -139,13 +139,13 @@ def file_hashes(directory: Path) -> dict[str, str]:
 
 
 def weight_hash(path: Path) -> str:
-    """SHA-256 of a weight file; a file whose size and time stand still is hashed once a process."""
+    """SHA-256 of a weight file, computed once a process while its size and mtime are the same."""
     state = path.stat()
     return _hash_of_state(path.resolve(), state.st_size, state.st_mtime_ns)
 
 
 def file_state(path: Path) -> tuple[str | int, ...]:
-    """Machine, place, size and time of a file: equal for processes that see the same one."""
+    """Machine, device, inode, size and mtime: equal in processes that see the same file."""
     state, machine = path.stat(), (socket.gethostname(), uuid.getnode())
     return (*machine, state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns)
 
@@ -156,7 +156,7 @@ def _hash_of_state(path: Path, size_bytes: int, changed_nanoseconds: int) -> str
 
 
 def _fetch(name: str, revision: str | None, wanted: tuple[str, ...]) -> Path:
-    """The snapshot's folder, named after the commit; of the cache where the hub is silent."""
+    """Fetch a snapshot (the cached one if the hub is silent); its folder, named by the commit."""
     from huggingface_hub import HfApi, errors, snapshot_download
 
     silence: Exception | None = None
@@ -193,7 +193,7 @@ class ShardIndex(msgspec.Struct):
 def weight_files(directory: Path) -> tuple[list[Path], dict[str, str]]:
     """The files of a folder's weights, and the file name of each tensor where an index says it.
 
-    Raises InputError for pickled weights or none, and for files that make it two models.
+    Raises InputError for pickled weights or none, and for files that two programs read differently.
     """
     names = {path.name for path in directory.iterdir()}
     if ADAPTER_FILE in names:

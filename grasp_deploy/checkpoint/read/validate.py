@@ -66,7 +66,7 @@ def refuse_quantised(shape: ModelShape) -> None:
 
 
 def config_and_shape(path: Path) -> tuple[dict[str, Any], ModelShape]:
-    """What a folder or a config file states, and the shape; weights there say their own dtype."""
+    """The parsed config and the shape of a folder or config file; weights there set the dtype."""
     if path.is_dir() and any(path.glob("*.safetensors")):
         stored = read_folder(path)
         return stored.config, stored.shape
@@ -79,7 +79,7 @@ def config_and_shape(path: Path) -> tuple[dict[str, Any], ModelShape]:
 
 
 def read_folder(directory: Path) -> StoredModel:
-    """Read and compare a folder's config.json and weight headers: what every command asks first.
+    """Read a folder's config.json and weight headers, and compare them; every command begins here.
 
     Buffers that older checkpoints carry along, and a second copy of tied embeddings, are left out.
     Raises InputError for damaged files, for tensors or dtypes that do not fit the config, and for a
@@ -134,7 +134,7 @@ def _of_language_model(
 
 
 def _compare_names(directory: Path, missing: list[str], surplus: list[str]) -> None:
-    """InputError for tensors that a folder lacks, and for those that it holds beside its own."""
+    """Raise InputError for tensors that a folder lacks, and for those that it should not hold."""
     if missing:
         raise InputError(
             f"{directory} lacks {listed(missing)}, which its config.json asks for: {APART}"
@@ -154,7 +154,7 @@ def _check_size(tensor: StoredTensor, name: str, size: tuple[int, ...]) -> None:
 
 
 def _check_tied_copy(shape: ModelShape, tensors: dict[str, StoredTensor]) -> None:
-    """InputError for a head of its own where config.json ties it to the embeddings."""
+    """Raise InputError for a head that differs from the embeddings that config.json ties it to."""
     if not (shape.tied_embeddings and HEAD in tensors):
         return
     import torch  # seconds, which other folders need not wait
@@ -174,9 +174,9 @@ def _check_tied_copy(shape: ModelShape, tensors: dict[str, StoredTensor]) -> Non
 
 
 def _quantised(model: StoredModel, tensors: dict[str, StoredTensor]) -> StoredModel:
-    """A quantised folder: every module has tensors, and the plain ones have their sizes.
+    """Check a quantised folder: each module has tensors, and plain tensors have their sizes.
 
-    Each tool names and packs the others in its own way.
+    Packed tensors are not checked, since each tool names and packs them in its own way.
     """
     expected = model.shape.tensor_shapes()
     held = {name.rpartition(".")[0] for name in tensors}

@@ -1,11 +1,11 @@
 """A LoRA adapter of the dense model, cut by the plan of a pruned checkpoint as its weights were.
 
-An adapter adds B·A to a matrix. To cut it and merge it into the pruned checkpoint gives, but for
-rounding, what the same plan makes of the dense model with the adapter merged in. So where a matrix
-loses rows B loses them, and where it loses columns A loses them and takes the scales of the others.
-The scales of norms are not taken out of A: the matrix beside it reads the scaled hidden state too,
-and keeps its columns as they are. What weights learnt besides, by least squares or in a recovery,
-they learnt without the adapter: there the cut one is an approximation.
+An adapter adds B·A to a matrix. The cut adapter, merged into the pruned checkpoint, gives what the
+plan makes of the dense model with the adapter merged in, but for rounding. So B loses the rows that
+its matrix loses. A loses the columns that its matrix loses, and takes the scales of the others.
+Scales of norms are not folded into A: its matrix reads the scaled hidden state too, with columns as
+they were. Weights that were refitted or recovered learnt without the adapter: for them the cut
+adapter is an approximation.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ PLAIN = (
     "only plain LoRA on q, k, v, o, gate, up and down can be cut: merge the adapter into the dense "
     "model (merge_and_unload), and compress that"
 )
-# PEFT and vLLM take these for expressions, of which a stranger's may run without end.
+# PEFT and vLLM read these as regular expressions, and a stranger's might never end.
 Module = Annotated[str, Meta(pattern=r"\A\^?[\w.]+\Z")]
 
 
 class Lora(Struct):
-    """What an adapter_config.json says of its tensors, by the names of PEFT."""
+    """The keys of an adapter_config.json that decide what its tensors do, as PEFT names them."""
 
     peft_type: Literal["LORA"]
     r: Size
@@ -63,11 +63,11 @@ class Lora(Struct):
     rank_pattern: dict[Module, Size] = {}
     alpha_pattern: dict[Module, Size | Positive] = {}
     bias: Literal["none"] = "none"
-    # The other ways to begin change the base model's weights wherever the adapter is loaded.
+    # Other initialisations change the base model's weights wherever the adapter is loaded.
     init_lora_weights: bool | Literal["gaussian", "eva", "orthogonal"] = True
 
     def rank_of(self, module: str) -> int:
-        """The rank of a module's adapter: that of the first pattern that ends its name, if any."""
+        """The rank of a module's adapter: of the first pattern that ends its name, else `r`."""
         for key, rank in self.rank_pattern.items():
             if f"^{module}".endswith((f".{key}", f"^{key.removeprefix('^')}")):
                 return rank
@@ -84,7 +84,7 @@ def cut_adapter(adapter: Path, pruned: Path, output: Path) -> tuple[int, bool]:
     if output.exists():
         raise InputError(f"the output {output} exists: name another folder, or move it away")
     refuse_existing(output, overwrite=False)
-    pruned = pruned.parent if pruned.is_file() else pruned  # its plan is named as well
+    pruned = pruned.parent if pruned.is_file() else pruned  # the user may name the plan in it
     plan, dense = _plan_and_dense(pruned)
     lora, pairs = read_adapter(adapter, dense)
     content = file_of(dict(cut_pairs(plan, pairs)), {"format": "pt"})

@@ -67,7 +67,7 @@ def export(
     from the checkpoint that the plan was loaded from. `beside` maps names of more text files to
     their contents. `on_progress` receives the tensors written and the tensors in all. Memory stays
     near the largest tensor (section 3.5). The output appears whole or not at all. Raises InputError
-    if the plan is another model's, weights are damaged, or the output exists.
+    if the plan was made for another model, weights are damaged, or the output exists.
     """
     output = Path(output)
     refuse_existing(output, overwrite=overwrite)
@@ -98,7 +98,7 @@ def resolve_base(plan: Plan, model: str, revision: str | None = None) -> Path:
 
 
 def base_of(plan: Plan, model: str | None, loss: str, remedy: str = "") -> StoredModel:
-    """Read the model that a plan was made for, found by `reach_base`; InputError for another."""
+    """Read a plan's base model, found by `reach_base`; InputError if it is another model."""
     directory = reach_base(plan, model, loss, remedy)
     base = read_stored_model(directory)
     check_layers(plan, base)
@@ -126,8 +126,8 @@ def reach_base(plan: Plan, model: str | None, loss: str, remedy: str = "") -> Pa
 def fitted_beside(plan: Plan, pruned: ModelShape) -> dict[str, Path]:
     """The file of each fitted tensor of a loaded plan, in the checkpoint that it belongs to.
 
-    Raises InputError if there are any, and the plan's file lies in no whole checkpoint of the shape
-    that the plan makes. Their SHA-256 are compared where they are read.
+    Raises InputError if the plan has some and its file does not lie in a whole checkpoint of the
+    shape that it makes. SHA-256 are not compared here, but where the tensors are read.
     """
     if not plan.fitted:
         return {}
@@ -144,7 +144,7 @@ def fitted_beside(plan: Plan, pruned: ModelShape) -> dict[str, Path]:
 
 def check_hashes(plan: Plan, hashes: dict[str, str]) -> None:
     """Raise InputError if weight files, as SHA-256 by name, are not those of the plan's model."""
-    if not hashes.items() <= plan.provenance["weight_hashes"].items():  # older: strays beside them
+    if not hashes.items() <= plan.provenance["weight_hashes"].items():  # old plans list stray files
         raise InputError(
             f"the plan was made for {plan.provenance['model']} with other weights than this "
             "model's (their SHA-256 differs): name the same model and revision"
@@ -195,7 +195,7 @@ def write_checkpoint(
 def all_finite(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
     """Pass tensors on; InputError for one with a number that is not finite."""
     for name, tensor in tensors:
-        if not all(map(math.isfinite, tensor.aminmax())):  # which NaN passes through; no copies
+        if not all(map(math.isfinite, tensor.aminmax())):  # NaN shows in both; makes no copy
             raise InputError(
                 f"{name} would hold numbers that are not finite in {tensor.dtype}: fetch the base "
                 "model again, or take it in bfloat16 or float32"
@@ -208,7 +208,7 @@ def cut_tensors(
 ) -> Iterator[tuple[str, Tensor]]:
     """Each tensor of the pruned model, one at a time: cut from the base weights, or fitted.
 
-    In the dtype of the base weights, to which folded scales are rounded, or in float32 unrounded.
+    They are rounded to the dtype of the base weights, or unrounded if `in_float32`.
     Raises InputError for a fitted tensor whose SHA-256 is not the plan's.
     """
     units = UnitTable.of_layers(plan.dense_layers)
@@ -220,7 +220,7 @@ def cut_tensors(
     for name, path in base.files.items():
         stored = getattr(torch, base.shape.dtype_of(name))
         dtype = torch.float32 if in_float32 else stored
-        if name in fitted:  # and cut already
+        if name in fitted:  # it was stored after the cut
             yield name, fitted_tensor(plan, name, fitted[name], stored).to(dtype)
             continue
         tensor = read_tensor(path, name).to(dtype)
@@ -238,7 +238,7 @@ def cut_tensors(
 
 
 def fitted_tensor(plan: Plan, name: str, path: Path, dtype: torch.dtype) -> Tensor:
-    """A fitted tensor of a plan, in the dtype of the base weights; InputError for another one."""
+    """Read a fitted tensor in a dtype; InputError if its SHA-256 is not the one in the plan."""
     tensor = read_tensor(path, name).to(dtype)
     if plan.fitted[name] != digest_of(tensor):
         raise InputError(
@@ -254,6 +254,6 @@ def layer_and_tail(name: str) -> tuple[int, str]:
 
 
 def write_manifest(staging: Path, hashes: dict[str, str]) -> None:
-    """Write the SHA-256 of every file; those of the weights were taken while writing."""
+    """Write the SHA-256 of every file; `hashes` by name need not be computed again."""
     others = {path.name: sha256(path) for path in staging.iterdir() if path.name not in hashes}
     write_json(staging / MANIFEST_FILE, {"sha256": dict(sorted((hashes | others).items()))})

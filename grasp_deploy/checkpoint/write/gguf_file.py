@@ -42,12 +42,12 @@ KEPT_WIDER = ("token_embd.weight", "output.weight")  # 8 bits where the others h
 
 
 class Entry(NamedTuple):
-    """A tensor of the file, and those of the checkpoint that it holds, one below the other."""
+    """A tensor of the GGUF file, and the checkpoint's tensors that it holds, row below row."""
 
     name: str
     shape: tuple[int, ...]
     sources: tuple[str, ...] = ()
-    heads: int = 0  # whose rows change their order
+    heads: int = 0  # if not 0, rows are reordered within each of these heads
 
 
 def write_gguf(
@@ -86,7 +86,7 @@ def write_gguf(
     typed = [(entry, _type_of(entry, kind)) for entry in entries]
     check_room(output, sum(_size_bytes(*each) for each in typed))
     for entry, packed in typed:
-        plain = numpy.dtype("float32")  # so that a shape is one of numbers, not of bytes
+        plain = numpy.dtype("float32")  # else gguf would take the shape for one of packed bytes
         writer.add_tensor_info(entry.name, entry.shape, plain, _size_bytes(entry, packed), packed)
     with _appearing(output, overwrite) as staged:
         writer.write_header_to_file(staged)
@@ -122,7 +122,7 @@ def _refuse_what_it_cannot_hold(config: PreTrainedConfig, shape: ModelShape) -> 
 
 
 def _rope(config: PreTrainedConfig, width: int) -> tuple[Tensor | None, float]:
-    """What divides each frequency, `(D/2,)` float32, or None; and what attention is scaled by."""
+    """The `(D/2,)` divisors of frequencies, or None for all 1; and the factor on attention."""
     rope = config.rope_parameters
     kind = rope.get("rope_type", "default")
     if kind == "default":
@@ -166,7 +166,7 @@ def _entries(shape: ModelShape) -> Iterator[Entry]:
             "attn_q": shape.layers[int(layer)].num_attention_heads,
             "attn_k": shape.layers[int(layer)].num_key_value_heads,
         }
-        if not fused:  # deci turns neighbours by an angle, where transformers turns halves
+        if not fused:  # deci rotates neighbouring rows together, transformers row i and i + D/2
             yield Entry(f"blk.{layer}.{part}.{last}", size, (name,), heads.get(part, 0))
         elif part == "attn_q":
             sources = tuple(name.replace("q_proj", f"{of}_proj") for of in "qkv")
@@ -196,7 +196,7 @@ def _size_bytes(entry: Entry, packed: Any) -> int:
 
 def _joined(entry: Entry, files: Mapping[str, Path]) -> Tensor:
     tensor = torch.cat([read_tensor(files[name], name) for name in entry.sources])
-    if entry.heads:  # of each head's rows, the first and second halves take turns
+    if entry.heads:  # interleave the first and second half of each head's rows
         tensor = tensor.unflatten(0, (entry.heads, 2, -1)).transpose(1, 2).flatten(0, 2)
     return tensor
 
@@ -215,7 +215,7 @@ def _packed(name: str, tensor: Tensor, packed: Any) -> Any:
 
 
 def _refuse_existing(output: Path, overwrite: bool) -> None:
-    """InputError where no file may be written; only a GGUF file is replaced, if asked."""
+    """Raise InputError if no file may be written there; only a GGUF file may be overwritten."""
     if not check_file_place(output, "--output"):
         return
     with output.open("rb") as file:
@@ -228,7 +228,7 @@ def _refuse_existing(output: Path, overwrite: bool) -> None:
 
 @contextmanager
 def _appearing(output: Path, overwrite: bool) -> Iterator[Path]:
-    """A name beside `output` for a file that takes its place when the block ends well."""
+    """Yield a temporary path; its file becomes `output` when the block ends without an error."""
     staged = staged_at(output)
     with readable_disk_errors(output), locked(lock_of(output), output):
         try:
@@ -239,6 +239,6 @@ def _appearing(output: Path, overwrite: bool) -> Iterator[Path]:
             staged.replace(output)
         except BaseException as error:
             staged.unlink(missing_ok=True)
-            if isinstance(error, OSError) and error.errno is None:  # numpy counts bytes instead
+            if isinstance(error, OSError) and error.errno is None:  # numpy's, of a full disk
                 raise OSError(ENOSPC, "no room is left") from error
             raise

@@ -15,7 +15,7 @@ WORDS = r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+
 CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 BEFORE = r"[^\r\n\p{L}\p{N}]?"
-# llama.cpp's names of the rules that divide a text into words, by what tokenizer.json has of them.
+# llama.cpp's names of the rules that divide text into words, by the expression in tokenizer.json.
 RULES = {
     "": "gpt-2",  # those of ByteLevel itself
     "digits": "smollm",
@@ -80,7 +80,7 @@ def _refusal(what: str) -> InputError:
 
 
 def _check_rules(rules: dict[str, Any], of_bytes: bool, byte_tokens: int) -> None:
-    """InputError for what changes tokens in transformers and not in llama.cpp."""
+    """Raise InputError for rules that change tokens in transformers and not in llama.cpp."""
     model, normalizer = rules["model"], rules["normalizer"] or {"type": "none"}
     parts = normalizer.get("normalizers", [normalizer])
     spaces = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}

@@ -39,9 +39,9 @@ from grasp_deploy.files.outputs import MANIFEST_FILE, manifest_of, refuse_existi
 from grasp_deploy.files.progress import OnCount
 from grasp_deploy.files.tensors import file_of
 
-MATRIX = "_proj.weight"  # ends the names of what is quantised
-GROUPS = (128, 64, 32)  # columns that share a scale of 4-bit weights, as vLLM's kernels have them
-# Shares of a group's largest weight, beyond which it may clip.
+MATRIX = "_proj.weight"  # the end of the name of every tensor that is quantised
+GROUPS = (128, 64, 32)  # columns that share a scale of 4-bit weights, as vLLM's kernels support
+# Shares of a group's largest weight at which clipping is tried.
 SHRINKS = tuple(1 - 0.05 * place for place in range(7))
 
 
@@ -87,7 +87,7 @@ def quantize(
     learnt = {}
     if token_ids is not None:
         for _ in all_finite((n, read_tensor(path, n)) for n, path in model.files.items()):
-            pass  # before hours of learning
+            pass  # raises for damaged weights before hours of learning
         group = preset.weights.group_size
         learnt = learnt_rounding(directory, model.shape.dtype, group, token_ids)
     size_bytes = sum(  # with a byte's room for scales
@@ -114,9 +114,9 @@ def quantize(
 
 
 def difference(directory: Path, plain: Path) -> tuple[str, int]:
-    """What a quantised folder holds otherwise than a quantised copy of `plain` would; or nothing.
+    """The first file or tensor in which a folder differs from a quantised copy of `plain`, or "".
 
-    Beside it the number of matrices that are rounded otherwise, within a step, as learning does.
+    Also the number of matrices that differ only as learnt rounding may, by a step at most.
     Raises InputError for folders that are damaged, and for a scheme that `quantize` does not have.
     """
     stored, model = read_folder(directory), read_stored_model(plain)
@@ -147,7 +147,7 @@ def difference(directory: Path, plain: Path) -> tuple[str, int]:
 
 
 def _preset(scheme: Scheme, shape: ModelShape) -> Any:
-    """The scheme of compressed-tensors, whose groups divide the columns of every matrix."""
+    """compressed-tensors' scheme, with the widest groups that divide every matrix's columns."""
     try:
         from compressed_tensors.quantization import preset_name_to_scheme
     except ImportError:
@@ -183,7 +183,7 @@ def _config(preset: Any, scheme: Scheme) -> dict[str, Any]:
 
 
 def _beside(model: StoredModel) -> dict[str, Path]:
-    """What stands beside the weights; card and measurements are those of plain weights."""
+    """Files to copy beside the weights, by name; not the plain model's card and quality record."""
     if not (model.directory / PLAN_FILE).exists():
         return carried_over(model.directory)
     left_out = {MANIFEST_FILE, QUALITY_FILE, CARD_FILE, INDEX_FILE}
@@ -199,7 +199,7 @@ def _quantised(
     on_progress: OnCount,
     learnt: dict[str, tuple[Tensor, Tensor]],
 ) -> Iterator[dict[str, Tensor]]:
-    """The tensors that take the place of each tensor of a model."""
+    """For each tensor of a model, the tensors by name that take its place."""
     from compressed_tensors.compressors.base import BaseCompressor
 
     compressor = BaseCompressor.get_value_from_registry(scheme.format)
@@ -220,7 +220,7 @@ def _quantised(
 def _scales(weight: Tensor, preset: Any) -> dict[str, Tensor]:
     """Scale and zero point of each row, or of each group of a row's columns.
 
-    Groups clip their largest weights where that lowers the squared error of all: four bits are few.
+    A group clips its largest weights where that lowers its squared error.
     """
     from compressed_tensors.quantization.utils import calculate_qparams
 
@@ -245,7 +245,7 @@ def _scales(weight: Tensor, preset: Any) -> dict[str, Tensor]:
 
 
 def _above_zero(scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """Scales in a dtype, none of them 0, by which a row of tiny weights could not be divided."""
+    """Scales in a dtype, raised above 0 so that a row of tiny weights can be divided by them."""
     return scale.to(dtype).clamp(min=torch.finfo(dtype).smallest_normal)
 
 

@@ -1,7 +1,7 @@
 """Rounding of 4-bit weights that is learnt on text, by Intel's AutoRound, and its bound.
 
-Each weight goes to one of the two steps around it, and groups may clip. Signed gradient descent
-chooses, one layer after the other, so that the layer's output changes least on the text.
+Each weight is rounded up or down to a step, and groups may clip. Signed gradient descent chooses
+which, layer by layer, so that the layer's output changes least on the text.
 Paper: https://arxiv.org/abs/2309.05516
 """
 
@@ -19,15 +19,15 @@ from grasp_deploy.errors import InputError
 
 BATCH_SIZE, PASSES = 4, 3  # sequences of a step, and how often a layer sees each
 SCALE_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}  # AutoRound's names
-STEPS = -8, 7  # that four bits hold
-LEAST_RANGE = 0.4  # of a group's own; AutoRound clips to half of it at most
-SMALLEST_SCALE, MOST_STEPS = 2e-5, 1.1  # AutoRound's are 1e-5 and 1, in bfloat16
+STEPS = -8, 7  # the least and the greatest that four bits hold
+LEAST_RANGE = 0.4  # share of a group's range that must remain; AutoRound clips half of it at most
+SMALLEST_SCALE, MOST_STEPS = 2e-5, 1.1  # AutoRound's are 1e-5 and 1; more, as bfloat16 rounds
 
 
 def learnt_rounding(
     directory: Path, dtype: str, group: int, token_ids: Tensor
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """By name each matrix `(rows, columns)`, on its steps, and their scales `(rows, groups)`.
+    """Learn rounded matrices `(rows, columns)`, and their scales `(rows, groups)`, by name.
 
     `token_ids` are `(n, T)`. Raises InputError where AutoRound is not installed.
     """
@@ -51,7 +51,7 @@ def learnt_rounding(
         batch_size=BATCH_SIZE,
         scale_dtype=SCALE_DTYPES[dtype],
         device_map=str(resolve_device("auto")),
-        enable_torch_compile=False,  # for each width anew
+        enable_torch_compile=False,  # it would compile anew for each layer's width
     )
     modules = learner.quantize()[0].named_modules()
     rounded = {f"{name}.weight": m for name, m in modules if getattr(m, "scale", None) is not None}
@@ -59,10 +59,10 @@ def learnt_rounding(
 
 
 def is_rounded(found: dict[str, Tensor], made: dict[str, Tensor], plain: Tensor) -> bool:
-    """True if a matrix is one of four bits, and each weight on a step next to the plain one's.
+    """True if `found` is a 4-bit matrix whose weights are a step at most from the `plain` one's.
 
-    Or on the last step of its group. Both are by name as compressed-tensors stores them, and
-    `made` is rounded to the nearest.
+    A weight may also be clipped to the last step of its group. `found` and `made`, which is rounded
+    to the nearest, hold the matrix's parts by name as compressed-tensors stores them.
     """
     from compressed_tensors.compressors.pack_quantized.helpers import unpack_from_int32
 

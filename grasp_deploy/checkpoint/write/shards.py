@@ -52,7 +52,7 @@ def write_shards(
 ) -> dict[str, str]:
     """Write the tensors of a model, in the order of its shape, and the index of the shards.
 
-    Returns the SHA-256 of each file by its name; a thread takes it while the next tensor comes.
+    Returns the SHA-256 of each file by its name, computed in a thread while the next tensor comes.
     """
     shards, sizes = plan_shards(shape, shard_bytes), shape.tensor_shapes()
     incoming, hashes = enumerate(tensors, start=1), {}
@@ -75,8 +75,8 @@ def write_shards(
                     on_progress(done, len(sizes))
                 hashed.result()
             hashes[file_name] = digest.hexdigest()
-    # Also for a single shard: without an index vLLM would load every .safetensors file that comes
-    # to lie beside it.
+    # Even a single shard gets an index: without one vLLM would load any .safetensors file that is
+    # later put beside it.
     files = {name: file for file, names in shards.items() for name in names}
     index = as_json(index_of(files, shape)).encode()
     (directory / INDEX_FILE).write_bytes(index)
@@ -96,5 +96,5 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
 
 
 def index_of(files: Mapping[str, str], shape: ModelShape) -> dict[str, Any]:
-    """The index of a model's tensors in these files."""
+    """The index that says which file each tensor of a model is in."""
     return {"metadata": {"total_size": shape.weight_bytes}, "weight_map": dict(files)}

@@ -20,7 +20,7 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
 def write_sidecar_files(directory: Path, base: Path, plan: Plan, config: dict[str, Any]) -> None:
-    """Write tokenizer, configs and remote code; InputError if that makes another tokenizer."""
+    """Write tokenizer, configs and remote code; InputError if the tokenizer would change."""
     for name, path in carried_over(base).items():
         shutil.copyfile(path, directory / name)
     write_own_files(directory, plan, config)
@@ -45,10 +45,10 @@ def write_own_files(directory: Path, plan: Plan, config: dict[str, Any]) -> None
 
 
 def tokenizer_config(directory: Path, traits: dict[str, Any]) -> dict[str, Any]:
-    """A folder's tokenizer_config.json with the class, and named templates, that its readers see.
+    """A folder's tokenizer_config.json, with the class and the named templates of `traits`.
 
-    transformers corrects the class that it names by the type of the model, and has none of our
-    types in its tables. Named templates lie in a folder of their own.
+    The class that it names may be wrong: transformers corrects it by the type of the model, and
+    does not know our types. Named templates, which lie in a folder of their own, are put into it.
     """
     path = directory / TOKENIZER_CONFIG
     record = read_json(path, "fetch the model again") if path.exists() else {}
@@ -58,10 +58,10 @@ def tokenizer_config(directory: Path, traits: dict[str, Any]) -> dict[str, Any]:
 
 
 def carried_over(directory: Path) -> dict[str, Path]:
-    """The files that a checkpoint takes over from its base model, by name.
+    """The files that a checkpoint copies from its base model, by name.
 
-    InputError for a link out of the folder: a stranger's would publish a file of this machine. The
-    hub's cache links to its own `blobs`.
+    Raises InputError for a link out of the folder, which could publish a file of this machine.
+    Links of the hub's cache to its own `blobs` are allowed.
     """
     place = directory.resolve()
     paths = (path for pattern in CARRIED_OVER for path in sorted(directory.glob(pattern)))
@@ -77,12 +77,12 @@ def carried_over(directory: Path) -> dict[str, Path]:
 
 
 def pruned_config(config: dict[str, Any], pruned: ModelShape) -> dict[str, Any]:
-    """config.json of the checkpoint: the dense one with its class renamed and its layers' sizes."""
+    """config.json of the checkpoint: the dense one with its class renamed and sizes by layer."""
     family = pruned.family
     stem = f"Grasp{family.stem}"
     left_out = {"torch_dtype", "_name_or_path"}
     if family.model_type == "mistral" and str(config.get("transformers_version", "5")) < "5":
-        left_out.add("transformers_version")  # by which `fix_mistral_regex` is for a Mistral alone
+        left_out.add("transformers_version")  # by an old one only a Mistral is mended
     kept = {key: value for key, value in config.items() if key not in left_out}
     dense_layers = model_shape(config).layers
     return {
