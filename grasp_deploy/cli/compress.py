@@ -158,7 +158,7 @@ def synthesize_command(
     """Prune a config.json by a random mask under a budget, for benches with --random-weights."""
     try:
         checked = CompressConfig(model=config, **budget)
-    except InputError as error:  # --set targets is an option of its own here
+    except InputError as error:  # this command has --targets instead of --set targets
         raise InputError(str(error).replace("--set targets=", "--targets ")) from None
     from grasp_deploy.checkpoint.footprint import inspect_model
     from grasp_deploy.compression.synthesize import synthesize
@@ -186,7 +186,7 @@ def demo_command() -> None:
 
 
 def measured(config: CompressConfig, begun: Path | None = None) -> CompressConfig:
-    """The config with the times that its budget needs, of the run `begun` there or measured now."""
+    """The config, with times if its budget is in time: of the run `begun`, or measured now."""
     if config.cost_model != "latency":
         return config
     from grasp_deploy.bench.times import with_times
@@ -208,7 +208,7 @@ def run_compress(
     overwrite: bool,
     start: Start | None = None,
 ) -> dict[str, Any]:
-    """Compress, or recover, with progress bars; the record that `compress --json` prints."""
+    """Compress, or recover, with progress bars; return the record that `--json` prints."""
     from grasp_deploy.compression.compress import compress
     from grasp_deploy.compression.ranks import is_lead
     from grasp_deploy.compression.result import compression_record
@@ -232,7 +232,7 @@ def run_compress(
                 return {"members": [*map(compression_record, compress_family(config, options))]}
             make = compress_within if config.walks else partial(compress, start=start)
             return compression_record(make(config, options))
-    except (KeyboardInterrupt, SystemExit):  # of a signal
+    except (KeyboardInterrupt, SystemExit):  # raised by a signal
         if is_lead() and (config.family or Workspace.begun_with(output, config)):
             go_on = "give the same command again (compress and heal: with --resume)"
             stderr.print(f"what was saved is kept; to go on, {go_on}", soft_wrap=True)

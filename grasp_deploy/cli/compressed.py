@@ -14,7 +14,7 @@ from grasp_deploy.cli.console import print_line, stdout
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.stats.wording import listed
 
-FEW_TOKENS = 4096  # of which a loss is hardly known to a tenth of a nat
+FEW_TOKENS = 4096  # on fewer, a loss is hardly known to a tenth of a nat
 MORE_RECOVERY = " More tokens of recovery may bring it nearer to the dense model."
 
 
@@ -83,7 +83,7 @@ def print_compressed(record: dict[str, Any], config: CompressConfig) -> None:
     output = record["output"]
     lost = 0.0 if loss is None else loss - record["heldout_loss_dense"]
     advice = MORE_RECOVERY if config.recover is not None else _recovery_advice(output, config)
-    if "experts_per_token" in record["dense"]:  # which cannot recover
+    if "experts_per_token" in record["dense"]:  # models with experts cannot recover
         advice = ""
     _print_ending(output, lost, serve_command(Path(output), config), advice)
 
@@ -103,7 +103,7 @@ def print_recovered(record: dict[str, Any]) -> None:
 
 
 def _recovery_advice(output: str, config: CompressConfig) -> str:
-    """What recovery wins, and its command: files have to be named again."""
+    """A sentence on what recovery wins, with its command, which must name local texts again."""
     from grasp_deploy.data import calibration_sources
 
     words = ["grasp-deploy", "heal", output]
@@ -147,7 +147,7 @@ def _finished_loss(record: dict[str, Any]) -> float | None:
 
 
 def _recovery_sentence(won: dict[str, Any]) -> str:
-    """What a recovery won, by the figure that chose its weights."""
+    """A sentence on what a recovery won, in the divergence by which its weights were chosen."""
     return (
         f"recovered on {won['tokens']:,} tokens in {won['seconds']:,.0f} s: on held-out text the "
         f"divergence from the dense model went from {won['divergence_before']:.4f} to "
@@ -170,7 +170,7 @@ def serve_command(output: Path, config: CompressConfig) -> str:
 
 
 def _bound_sentence(bound: dict[str, Any]) -> str:
-    """What a bound on the loss left of itself, and what the next step would have cost."""
+    """A sentence on what the kept share costs under a bound, and what the next would have cost."""
     from grasp_deploy.stats.wording import plus_minus
 
     def cost(step: dict[str, Any]) -> str:

@@ -35,7 +35,7 @@ UsageError: Any = typer.BadParameter.__base__  # Typer has no public name for it
 
 
 class PlainConsole(Console):
-    """A stream on which no text acts on the terminal: escapes are shown, brackets are brackets."""
+    """A console that prints text literally: escapes are shown, and brackets are no markup."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -49,7 +49,7 @@ stderr = PlainConsole(stderr=True, emoji=False, markup=False, highlight=False)
 
 
 class Commands(TyperGroup):
-    """A group of commands whose help joins the lines of each paragraph: terminals break them."""
+    """A group of commands; joins the lines of each help paragraph, for the terminal to wrap."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         command = super().get_command(ctx, cmd_name)
@@ -114,7 +114,7 @@ def _reason(error: Exception) -> str | None:
         return f"{said}: see {command} --help"
     # Once the reader of our output has gone, Typer ends the process.
     if isinstance(error, OSError) and error.errno != errno.EPIPE:
-        if error.errno == errno.ENOSPC and not error.filename:  # nor will buffered output fit
+        if error.errno == errno.ENOSPC and not error.filename:  # flushing stdout would fail again
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         where = f"{error.filename}: " if error.filename else ""
         remedy = "see whether the files named exist, may be read and written, and have room"
@@ -168,7 +168,7 @@ def print_line(text: str) -> None:
 
 
 def silence_libraries() -> None:
-    """Keep warnings of libraries off the error stream; show ours on the texts that are read."""
+    """Keep warnings of libraries off the error stream; show what `grasp_deploy.data` logs."""
     for library in ("TRANSFORMERS", "HF_HUB"):
         os.environ.setdefault(f"{library}_VERBOSITY", "error")  # read when it is imported
     if not sys.warnoptions:

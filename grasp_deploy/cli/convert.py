@@ -117,7 +117,7 @@ def quantize_command(
 def _rounding_text(
     directory: Path, scheme: str, texts: list[str], given: int | None
 ) -> tuple[Tensor | None, str]:
-    """Tokens that teach a rounding and what they are, if texts are named; InputError for others."""
+    """`(n, T)` tokens to learn a rounding on, and their name for a card; none without texts."""
     from grasp_deploy.checkpoint.format.shapes import read_config
     from grasp_deploy.checkpoint.read.loading import check_tokens, load_tokenizer
     from grasp_deploy.data import calibration_sources, read_calibration

@@ -87,7 +87,7 @@ def fit_command(
 def _pruned_to_fit(
     config: CompressConfig, output: Path, shard_size: str, overwrite: bool, as_json: bool
 ) -> dict[str, Any]:
-    """Prune unless that is done, and start vLLM on the result; the record of both."""
+    """Prune unless that is done, start vLLM on the result, and return the record of both."""
     from grasp_deploy.checkpoint.footprint import inspect_model
     from grasp_deploy.fit.memory import serve_fit
     from grasp_deploy.fit.table import served_table
@@ -148,7 +148,7 @@ def default_output(config: CompressConfig) -> Path:
 def compress_unless_done(
     config: CompressConfig, output: Path, shard_size: str, overwrite: bool
 ) -> dict[str, Any] | None:
-    """Compress, going on with an unfinished run; None where OUTPUT already is the result."""
+    """Compress, or go on with an unfinished run; None if OUTPUT already is the result."""
     from grasp_deploy.checkpoint.plan import PLAN_FILE
     from grasp_deploy.compression.prepare import prepare
     from grasp_deploy.compression.result import finished_plan

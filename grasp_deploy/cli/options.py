@@ -80,7 +80,7 @@ def takes_settings(settings_type: type) -> Callable[[Command], Command]:
 def takes_fields(
     replaced: str, names: Sequence[str], *, defaults: bool = True
 ) -> Callable[[Command], Command]:
-    """Give a command some options of a compression, in a dictionary `replaced`."""
+    """Give a command the options `names` of a compression, as a dictionary in `replaced`."""
     parameters = field_parameters(CompressConfig, names, defaults=defaults)
     build = partial(read_values, CompressConfig)
     return lambda command: with_parameters(command, replaced, parameters, build)
@@ -104,7 +104,7 @@ def with_parameters(
     parameters: Iterable[inspect.Parameter],
     build: Callable[[dict[str, Any]], Any],
 ) -> Command:
-    """The command with the parameter `replaced` made by `build` from the values of others.
+    """Give a command `parameters` in the place of `replaced`, which `build` makes of their values.
 
     `build` gets the values by name, without those that were not given.
     """
@@ -128,10 +128,10 @@ def with_parameters(
 def field_parameters(
     settings_type: type, names: Iterable[str] | None = None, *, defaults: bool = True
 ) -> list[inspect.Parameter]:
-    """A keyword parameter for Typer, None if not given, for each option field or those in `names`.
+    """Keyword parameters for Typer, None if not given, for each option field or those in `names`.
 
-    Fields for `--set` are left out unless named, and `--help` shows all that are named, with their
-    `defaults` unless the command has others.
+    Fields for `--set` are left out unless named. `--help` shows all that are named, and their
+    values by default unless `defaults` is false.
     """
     fields, hints = option_fields(settings_type), typing.get_type_hints(settings_type)
     parameters = []
@@ -161,7 +161,7 @@ def keyword(name: str, annotation: Any, default: Any = None) -> inspect.Paramete
 
 
 def read_values(settings_type: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Texts of the command line as values of the fields' types.
+    """Convert texts of the command line to the types of the fields.
 
     A text that does not fit stays a text: the check of the fields then names it beside others.
     """
@@ -195,12 +195,12 @@ def default_text(default: Any) -> str:
 
 
 def _item(kind: Any) -> Any:
-    """The type of the items of a tuple; None for another type."""
+    """The type of the items of a tuple type; None for any other type."""
     return typing.get_args(kind)[0] if typing.get_origin(kind) is tuple else None
 
 
 def config_of(given: Mapping[str, Any]) -> CompressConfig:
-    """The config of options: the command line wins over `--config`, and that over the defaults.
+    """The config that options make: the command line wins over `--config`, that over defaults.
 
     Several shares in one --keep stand for a family.
     """
@@ -208,7 +208,7 @@ def config_of(given: Mapping[str, Any]) -> CompressConfig:
     file, assignments = given.pop("config_file", None), given.pop("assignments", ())
     remedy = "name the compress_config.json that an earlier run wrote"
     stored = read_json(file, remedy) if file else {}
-    stored.pop("times", None)  # of the machine of that run
+    stored.pop("times", None)  # measured on the machine of that run
     values = read_values(CompressConfig, given | _assigned_texts(assignments))
     keep = values.get("keep")
     if isinstance(keep, str) and "," in keep:
@@ -222,7 +222,7 @@ def config_of(given: Mapping[str, Any]) -> CompressConfig:
 
 
 def _assigned_texts(assignments: Iterable[str]) -> dict[str, str]:
-    """The fields in texts NAME=VALUE; a later one wins. InputError for an unknown name."""
+    """Texts of fields by name, from NAME=VALUE; the last wins. InputError for an unknown name."""
     texts = {}
     for assignment in assignments:
         name, equals, value = assignment.partition("=")

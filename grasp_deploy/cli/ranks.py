@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
 BY_TORCHRUN = "start the command with torchrun, or unset TORCHELASTIC_RUN_ID to run in one process"
-LONGEST_WAIT = timedelta(hours=1)  # of ranks for one that reads or writes files
+LONGEST_WAIT = timedelta(hours=1)  # that ranks wait for one that reads or writes files
 
 
 @contextmanager
@@ -29,8 +29,8 @@ def joined_ranks(config: CompressConfig, **running: Any) -> Iterator[None]:
     """Work with the other processes of torchrun within the `with` block, if it started this one.
 
     The lead alone prints results. Where a process is lost, one line tells how to go on, with exit
-    code 1. Raises InputError for a device that is torchrun's to deal out, and where processes were
-    given another config, or other `running` options.
+    code 1. Raises InputError if the config names one GPU, since torchrun deals them out, and if
+    processes were given different configs or `running` options.
     """
     if not is_under_torchrun():
         yield
@@ -47,7 +47,7 @@ def joined_ranks(config: CompressConfig, **running: Any) -> Iterator[None]:
             _ends_first(store)
             raise
         for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)  # torchrun's would cut off what is said of it
+            signal.signal(number, signal.SIG_IGN)  # torchrun's signals would cut the message off
         if _ends_first(store):
             print_error(
                 "stopped",
@@ -58,7 +58,7 @@ def joined_ranks(config: CompressConfig, **running: Any) -> Iterator[None]:
 
 
 def _join(config: CompressConfig, running: dict[str, Any]) -> Store:
-    """Join the group; torchrun's store, which outlives each of its processes."""
+    """Join the process group; return torchrun's store, which outlives each of the processes."""
     import torch
     import torch.distributed as dist
     from torch.distributed.rendezvous import rendezvous
@@ -105,11 +105,11 @@ def _wait_for_lead(store: Store) -> None:
         if int(os.environ["RANK"]) == 0:
             store.set("done", "")
         while not store.check(["done"]):
-            time.sleep(0.1)  # hears signals, unlike a wait of the store's
+            time.sleep(0.1)  # a signal interrupts this, unlike the store's own wait
 
 
 def _ends_first(store: Store) -> bool:
-    """True in the process that ends first: others end because it did, and have nothing to say."""
+    """True in the process that ends first; the others end because it did, and print nothing."""
     try:
         return store.add("ended", 1) == 1
     except RuntimeError:  # torchrun has gone, and its store with it
