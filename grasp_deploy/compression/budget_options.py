@@ -82,13 +82,13 @@ def budget_for(config: CompressConfig, shape: ModelShape, device: torch.device) 
 
 
 def shape_within(budget: Budget, shape: ModelShape, scores: Tensor | None = None) -> ModelShape:
-    """What a budget leaves of a dense model's shape; without `(N,)` scores in the order of ties."""
+    """The shape that a budget leaves of a dense model; without `(N,)` scores, all of them tie."""
     mask = project(torch.zeros_like(budget.costs) if scores is None else scores, budget)
     return shape_keeping(shape, budget.units.kept_per_layer(mask))
 
 
 def refuse_pruned(config: CompressConfig, shape: ModelShape) -> None:
-    """InputError for a model whose layers differ already."""
+    """Raise InputError for a model that is pruned already."""
     if shape.pruned:
         raise InputError(
             f"{config.model} is already pruned: name the model that it came from (its plan does), "
@@ -99,9 +99,9 @@ def refuse_pruned(config: CompressConfig, shape: ModelShape) -> None:
 def _limit(
     config: CompressConfig, shape: ModelShape, total: float
 ) -> tuple[float, Callable[[float], str]]:
-    """Limit `B` on costs of `total`, and how a limit is written as the option that asks for it.
+    """The limit `B` on the sum of costs, and a function that writes a limit as the user's option.
 
-    Raises InputError for what the dense model has already.
+    Raises InputError if the dense model is within the budget already.
     """
     if config.keep is not None or config.walks:
         # The decimal that the user wrote: 0.57 of 10,000 is 5,700 and not a hair less.
@@ -122,9 +122,9 @@ def _limit(
 def _amounts(
     config: CompressConfig, shape: ModelShape
 ) -> tuple[float, float, float, Callable[[float], str]]:
-    """What the dense model takes and what it may take, in bytes or seconds, each of so much cost.
+    """Bytes or seconds that the dense model takes, those allowed, and the cost of one of them.
 
-    The last gives the option that asks for an amount.
+    The fourth value is a function that writes an amount as the option that asks for it.
     """
 
     def sized(option: str, amount: float) -> str:
@@ -151,7 +151,7 @@ def _written(config: CompressConfig) -> str:
 
 
 def load_of(config: CompressConfig) -> Load:
-    """The load that a deployment's budget holds."""
+    """The load that the model must serve within a deployment's budget."""
     assert config.concurrency is not None and config.context is not None, "checked with the config"
     return Load(config.concurrency, config.context, KV_BYTES.get(config.kv_dtype))
 

@@ -61,7 +61,7 @@ def compress(
     run, text = prepare(config, options.begun, start or FROM_DENSE), None
     with Workspace.open(options, run) as workspace:
         plan = by_lead(lambda: finished_plan(options.output, run)) if options.resume else None
-        if plan is None:  # else the run was killed behind its end
+        if plan is None:  # else the run was killed after the output was complete
             with options.place(run.predicted_bytes) as folder:
                 make = learn_plan if run.start.checkpoint is None else plan_of_checkpoint
                 learn = partial(make, run, workspace, options.on_progress)
@@ -92,7 +92,7 @@ def compress(
 def plan_of_checkpoint(
     run: PreparedRun, workspace: Workspace, on_progress: OnProgress, offload: bool
 ) -> Learnt:
-    """The plan and the fitted tensors of a checkpoint that is there, and text to recover on."""
+    """The plan and fitted tensors of the checkpoint that a run starts from, and its text."""
     plan, fitted = run.pruned_before
     stages = Stages(workspace, run.budget.units, on_progress)
     return plan, fitted, with_own_text(run, lambda: load_for(run, offload), stages).text

@@ -28,8 +28,8 @@ from grasp_deploy.pruning.objective import language_loss
 from grasp_deploy.pruning.training import freeze
 
 PROCESSES = (2, 4, 8, 16)
-USABLE_SHARE = 0.9  # of a memory; the rest is for kernels, the driver, and lost between tensors
-TIMED_BYTES = 2**30  # of layers: those of a larger model stand for the others
+USABLE_SHARE = 0.9  # of a memory; the rest is for kernels, the driver and fragmentation
+TIMED_BYTES = 2**30  # of layers that are timed; in a larger model they stand for the others
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def dry_run(config: CompressConfig, gpu_memory: str | None = None) -> DryRun:
         most = min(n.scored, n.fitted)
         ways += [replace(one, processes=count) for count in PROCESSES if count <= most]
     passes = passes_of(config)
-    for member in members[1:]:  # which read what the first had the model write
+    for member in members[1:]:  # the first run's own text is not written again
         for stage, count in passes_of(member).items():
             passes[stage] = passes.get(stage, 0) + count * (stage != OWN_TEXT)
     is_here = one.on_gpu == (device.type == "cuda")
@@ -116,9 +116,9 @@ def dry_run(config: CompressConfig, gpu_memory: str | None = None) -> DryRun:
 
 
 def seconds_of(way: Way, passes: int, stated: dict[str, Any], device: torch.device) -> float:
-    """Seconds of all passes of one process, from the fastest of some by random weights.
+    """Seconds that all passes take one process, from the fastest of four with random weights.
 
-    Of a large model some layers are measured, and the others go by their weights.
+    Of a large model only some layers are timed. The others count in proportion to their weights.
     """
     config, shape = way.config, way.shape
     layers = max(1, TIMED_BYTES // (shape.layer_parameters(0) * way.dtype.itemsize))

@@ -65,9 +65,9 @@ class FrozenModel:
         norm_scales: Tensor | None = None,
         sequences: Tensor | None = None,
     ) -> float | None:
-        """Loss on held-out or other sequences, as `gated`, in nats per token; None without any.
+        """Loss in nats per token on held-out or other `sequences`, under gates; None without any.
 
-        Without gates, and before any refit, the dense model's. LossError if it is not finite.
+        Without gates and before any refit it is the dense model's. LossError if it is not finite.
         """
         heldout = self.run.blocks.heldout if sequences is None else sequences
         if not len(heldout):
@@ -82,7 +82,7 @@ class FrozenModel:
     def heldout_losses(
         self, gates: Tensor | None = None, norm_scales: Tensor | None = None
     ) -> list[float]:
-        """Losses of the sequences that judge, one by one, as `gated`."""
+        """The loss of each held-out sequence in `split.judges`, under gates as in `gated`."""
         heldout = self.run.blocks.heldout[self.run.split.judges]
         with self.gated(gates, norm_scales):
             batch_size = self.run.config.batch_size
@@ -93,7 +93,7 @@ class FrozenModel:
     ) -> Iterator[Fit]:
         """Solve the output columns that a `(N,)` mask keeps, starting from the dense weights.
 
-        Those that are `solved` already, by the weight's name, are taken.
+        Columns in `solved`, by the weight's name, are taken and not solved again.
         """
         self.outputs.reset()
         run, segments = self.run, self.outputs.segments
@@ -110,9 +110,9 @@ class FrozenModel:
 
     @contextmanager
     def as_dense(self, mask: Tensor) -> Iterator[None]:
-        """Hold the dense model's own weights within the `with` block, then what a mask keeps."""
+        """Hold the dense model's weights in the `with` block; then put refitted columns back."""
         if not self.run.config.compensation:
-            yield  # they are there
+            yield  # nothing was refitted
             return
         columns = self.outputs.extract(mask)
         self.outputs.reset()
@@ -120,7 +120,7 @@ class FrozenModel:
         self.outputs.load(mask, columns)
 
     def put(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The vectors among a stage's tensors; the columns among them are put into the model."""
+        """Put the columns among a stage's tensors into the model; return the vectors among them."""
         columns = {name: tensor for name, tensor in tensors.items() if COLUMNS in name}
         # Copies: a vector of the file would keep the columns beside it mapped.
         device = self.run.device
@@ -156,10 +156,10 @@ def load_for(run: PreparedRun, offload: bool) -> PreTrainedModel:
 
 
 def with_room(run: PreparedRun, learn: Callable[[bool], T]) -> T:
-    """What `learn(False)` returns; or `learn(True)`, if weights must wait in the CPU's memory.
+    """Return `learn(False)`, or, if a GPU's memory runs out, `learn(True)` with weights on the CPU.
 
-    That is where a GPU's memory runs out. `learn` goes on from what its stages have saved. Other
-    failures are explained in one line; so is this one where several processes wait for each other.
+    The second call goes on from what the stages saved in the first. Other failures become an
+    InputError of one line; so does a lack of memory if several processes share the run.
     """
     with explained_failures(run):
         try:

@@ -20,7 +20,7 @@ from grasp_deploy.compression.stages import Stages
 from grasp_deploy.pruning import training
 from grasp_deploy.pruning.projection import project
 
-SOLVED = "compensation-so-far"  # the file of layers that are solved
+SOLVED = "compensation-so-far"  # the file of the layers that are solved before the stage ends
 
 
 def final_mask(frozen: FrozenModel, scores: Tensor, reached: Tensor | None) -> Tensor:

@@ -15,7 +15,7 @@ from grasp_deploy.pruning.training import Loss, text_loss
 
 
 class Objective:
-    """The objective of a run, in nats per token over the sequences to learn from and held out.
+    """The objective of a run, in nats per token, on sequences learnt from and held out.
 
     The dense model reads each batch once, in one go unless a run was killed.
     """
@@ -33,8 +33,8 @@ class Objective:
     def over(self, schedule: Schedule, step: int, mask: Tensor) -> Loss:
         """The objective on a schedule's batches from a step on.
 
-        The `(N,)` mask says whose refitted columns are in the model. Until scales have begun, the
-        dense model reads all that they will need, too.
+        The refitted columns of the `(N,)` mask are in the model. Until scales have begun, the dense
+        model also reads all the batches that they will need.
         """
         if self._of_text:
             return text_loss(self._frozen.model, schedule)

@@ -47,9 +47,9 @@ def own_values(option: str, call: str, size: int, *arguments: Any) -> Tensor:
 
 @contextmanager
 def _users_code(failure: str, call: str) -> Iterator[None]:
-    """Run the user's code from the working folder: what it raises ends in one line.
+    """Run the user's code from the working folder; turn what it raises into an InputError.
 
-    Stdout is reserved for results.
+    What it prints goes to stderr, since stdout is reserved for results.
     """
     folder = str(Path.cwd())
     sys.path.insert(0, folder)

@@ -28,7 +28,7 @@ from grasp_deploy.pruning.layout import device_of
 from grasp_deploy.pruning.objective import OVERFLOW, LossError
 
 STEPS_A_TRIM = 16
-CACHE_BYTES = 4 * 2**30  # of keys and values that they may take
+CACHE_BYTES = 4 * 2**30  # that keys and values of rows written together may take
 
 
 def with_own_text(
@@ -39,7 +39,7 @@ def with_own_text(
     stage: str = OWN_TEXT,
     known: Tensor | None = None,
 ) -> PreparedRun:
-    """The run with the model's own text in the sequences that await it; loaded where it writes.
+    """Fill a run's empty sequences with text that the model writes; `load` it only if it writes.
 
     Rows are saved batch by batch, as `stage`. Each batch has a random state of its own, so that a
     killed run goes on with the same text. `(n, T)` rows that are `known` are not written again.
@@ -103,7 +103,7 @@ def write_rows(
     generator: torch.Generator,
     on_step: Callable[[int], None],
 ) -> Tensor:
-    """`(count, length)` int64 on the CPU: texts that a model writes, one behind the other.
+    """`(count, length)` int64 on the CPU: rows of texts that a model writes, one after the other.
 
     Where one of `ends` ends a text, its row goes on with the next beginning, token by token. So
     rows stay equally long, and none waits for another. Ranks share the rows. `on_step` is told the
@@ -142,7 +142,7 @@ def write_rows(
 def trim_heap() -> None:
     """Give freed memory back to the system, where glibc allocates.
 
-    Attention's scores grow by a token a step, and no hole that the last ones leave holds the next.
+    Attention's scores grow with every step, so they never fit where the last ones were.
     """
     with suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -73,7 +73,7 @@ class PreparedRun:
     budget: Budget
     text: Blocks
     weight_hashes: dict[str, str]  # SHA-256 by file name
-    text_hash: str  # SHA-256 of what is given of the text: all but the model's own
+    text_hash: str  # SHA-256 of the text as read, before the model writes its own
     end_token: int | None = None  # with which its tokenizer ends texts
     start: Start = FROM_DENSE
 
@@ -140,7 +140,7 @@ class PreparedRun:
 
     @property
     def predicted_bytes(self) -> int:
-        """Weight bytes of a checkpoint under the budget, of units in the order of ties."""
+        """Weight bytes to expect of the checkpoint, from a mask in which all units tie."""
         if self.start.checkpoint is not None:
             return read_stored_model(self.start.checkpoint).shape.weight_bytes
         return shape_within(self.budget, self.base.shape).weight_bytes
@@ -149,13 +149,13 @@ class PreparedRun:
     def split(self) -> SplitText:
         """The text to learn from and to hold out.
 
-        A bound on the loss is held on other documents than those that were learnt from.
+        For a bound on the loss, other documents are held out than those that are learnt from.
         """
         return split_text(self.text, apart=self.config.is_bound)
 
     @property
     def blocks(self) -> CalibrationBlocks:
-        """The sequences of both."""
+        """The sequences to learn from and those that are held out."""
         return self.split.blocks
 
     def read_in(self, stage: str) -> Tensor:
@@ -186,7 +186,7 @@ def prepare(
 ) -> PreparedRun:
     """Check everything before weights load; InputError for an unusable model, budget or text.
 
-    The text is the one that an unfinished run of the output `resumed` has read, if one lies there.
+    If the output `resumed` has an unfinished run, the text is the one that it has read.
     """
     device = resolve_device(config.device)
     sources = calibration_sources(
@@ -237,7 +237,7 @@ def prepare(
 
 
 def _check_heldout(run: PreparedRun) -> None:
-    """InputError where too little text is held out to judge what was asked for."""
+    """Raise InputError if too little text is held out to judge a bound or a recovery."""
     if run.config.is_bound and int(run.split.judges.sum()) < 2:
         raise InputError(
             "a bound on the loss is measured on two held-out sequences at least, of given text "
@@ -248,7 +248,7 @@ def _check_heldout(run: PreparedRun) -> None:
 
 
 def _check_experts(run: PreparedRun) -> None:
-    """InputError for what does not know experts; a line for what leaves them as they are."""
+    """Raise InputError for options that do not know experts; warn that a refit leaves them out."""
     if run.config.recover is not None:
         refuse_experts(run.base.shape, "recovery")
     if is_joined():
@@ -258,7 +258,7 @@ def _check_experts(run: PreparedRun) -> None:
 
 
 def _check_method(config: CompressConfig) -> None:
-    """InputError for a method of the user's that cannot be imported, or has several processes."""
+    """Raise InputError if the user's own method cannot be imported, or under several processes."""
     option = assigned(config, "method")
     if is_joined():
         raise InputError(
@@ -278,7 +278,7 @@ def _hashes_on_ranks(directory: Path) -> dict[str, str]:
 
 
 def _check_ranks(run: PreparedRun) -> None:
-    """InputError for what several processes cannot share, or read otherwise than the lead."""
+    """Raise InputError if inputs of ranks differ, or a stage has too few sequences for them."""
     if not is_joined():
         return
     refuse_differences({**run.identity, **run.weight_hashes})

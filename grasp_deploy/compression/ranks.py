@@ -2,7 +2,7 @@
 
 torchrun starts the processes, called ranks. Rank 0, the lead, alone writes files. A weight is
 divided by rows, as FSDP2 does it, so that no process ever holds the model whole. With one process
-every function hands back what it was given.
+every function returns what it was given.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ def rank() -> int:
 
 
 def is_lead() -> bool:
-    """True in the process that writes files; by itself every process does."""
+    """True in the process that writes files; always true where there are no others."""
     return rank() == 0
 
 
 def is_joined() -> bool:
-    """True if the process belongs to a group of ranks, of one at least."""
+    """True if the process belongs to a group of ranks, even if it is the only one there."""
     return dist.is_initialized()
 
 
 @contextmanager
 def joined_alone() -> Iterator[None]:
-    """Be a group of this process alone, whose weights may wait on the CPU, in the `with` block."""
+    """Within the `with` block make this process a group of its own, since FSDP2 needs a group."""
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     store = dist.HashStore()  # type: ignore[attr-defined]
     dist.init_process_group(backend, store=store, rank=0, world_size=1)
@@ -86,7 +86,7 @@ def by_lead(make: Callable[[], T]) -> T:
 
 
 def from_all(value: T) -> list[T]:
-    """What each rank has, by its number; for plain values."""
+    """The `value` of every rank, in the order of ranks; it travels by pickle."""
     found = [value] * world()
     if len(found) > 1:
         dist.all_gather_object(found, value)
@@ -120,7 +120,7 @@ class Ranks(Team):
             dist.all_reduce(tensor)
 
     def take_turns(self, sums: Iterable[tuple[int, Tensor]]) -> Iterator[tuple[int, Tensor]]:
-        """Two each, of attention and of an MLP; once every rank has its own, all are at work."""
+        """A rank gets two in a row (attention, MLP), and yields once all ranks have theirs."""
         waiting = []
         for place, (number, tensor) in enumerate(sums):
             owner = place // 2 % self.size
@@ -160,21 +160,21 @@ def team() -> Team:
 
 
 def rows_of(rows: int) -> slice:
-    """The rows that this rank holds of a weight with so many."""
+    """The slice that this rank holds of a weight with so many rows."""
     each = -(-rows // world())
     return slice(min(rank() * each, rows), min((rank() + 1) * each, rows))
 
 
 def rows_from_lead(whole: Tensor | None) -> Tensor:
-    """This rank's rows of a tensor on the CPU that the lead has."""
+    """This rank's rows of a tensor on the CPU that the lead alone has."""
     sent = by_lead(lambda: whole)
     assert sent is not None, "the lead has it"
     rows = sent[rows_of(len(sent))]
-    return rows if world() == 1 else rows.clone()  # the others' rows go
+    return rows if world() == 1 else rows.clone()  # so that other ranks' rows are freed
 
 
 def rows_at_lead(part: Tensor) -> Tensor:
-    """The rows of all ranks on the lead, of which each has a part on the CPU; elsewhere none."""
+    """All rows of a tensor of which each rank has a part on the CPU; none but on the lead."""
     if world() == 1:
         return part
     parts = [part] * world() if is_lead() else None
@@ -185,7 +185,7 @@ def rows_at_lead(part: Tensor) -> Tensor:
 def load_divided(
     directory: Path, device: torch.device, dtype: str, attention: str, *, offload: bool = False
 ) -> PreTrainedModel:
-    """Load a folder once `read_folder` has passed it; each rank reads its own rows of the files.
+    """Check a folder with `read_folder`, then load it; each rank reads its own rows of the files.
 
     FSDP2 divides by rows what is called on its own: a layer's attention and its MLP, the embeddings
     and the head. They are gathered for the time of a call. Every rank holds the norms, small as
@@ -209,7 +209,7 @@ def learner(
     dtype: torch.dtype,
     attention: str,
 ) -> PreTrainedModel:
-    """The model of a parsed config.json with the lead's tensors, whose float32 weights learn.
+    """A model that learns: of a parsed config.json, its float32 weights from the lead's `tensors`.
 
     Products are taken in `dtype`. Divided as by `load_divided`, but without embeddings and head:
     it is called with embedded tokens, and what it returns are hidden states.
@@ -232,7 +232,7 @@ def divided(
     offload: bool = False,
     learns_in: torch.dtype | None = None,
 ) -> PreTrainedModel:
-    """The model of a parsed config.json, with memory for this rank's rows of its weights.
+    """The model of a parsed config.json, with empty memory for this rank's rows of its weights.
 
     With `learns_in` they take gradients, and products are in that dtype.
     """
@@ -259,7 +259,7 @@ def divided(
 
 
 def begun(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
-    """The model, called once: FSDP2 takes what is called first for the whole."""
+    """Call the model once and return it: FSDP2 takes the module called first for the root."""
     with device:
         decoder = model.model
         decoder.rotary_emb = type(decoder.rotary_emb)(config=model.config)

@@ -1,7 +1,7 @@
 """Recovery: the pruned model's own weights learn the dense model's predictions on more text.
 
-Behind the scales and before the checkpoint. What is written came nearest to the dense model on
-held-out text, and no kind of it got further away.
+It runs after the scales and before the checkpoint is written. Of all weights that are no further
+from the dense model on any kind of held-out text, those that came nearest are kept.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ from grasp_deploy.pruning.objective import OVERFLOW, LossError
 from grasp_deploy.pruning.schedule import HELDOUT_CHECKS
 from grasp_deploy.pruning.training import freeze, recompute
 
-STAGE, WEIGHTS = stages.RECOVERY, "recovered"  # files of what goes on, and of its result
+STAGE, WEIGHTS = stages.RECOVERY, "recovered"  # files of the state, and of the result
 TOKENS_A_STEP = 1024
-RATE = 1.5e-3  # of a weight's size, a step; at 2 % Qwen2.5-Coder-0.5B forgets what it knew
+RATE = 1.5e-3  # a step relative to a weight's size; at 2 % Qwen2.5-Coder-0.5B forgets a lot
 WARMUP_SHARE = 0.05  # of the steps, in which the learning rate rises; then it falls to 0
 STATE_BYTES = 14  # for each weight that learns: itself, two moments, the best so far
 SAVING_PAUSES = 4  # usual pauses for each second that saving takes: a twentieth of the time
@@ -70,7 +70,7 @@ def recover(
     fitted: dict[str, Path],
     on_progress: OnProgress,
 ) -> Recovered:
-    """The plan with recovered weights, and the file of each; as they were where nothing was won."""
+    """Recover; return the plan and the file of each fitted tensor, unchanged if nothing was won."""
     told = stages.Stages(workspace, run.budget.units, on_progress)
     with explained_failures(run):
         text = saved_text(run, told)
@@ -113,7 +113,7 @@ class _Recovery:
         self.distiller = Distiller(teacher, student, team())
         self.kept_in = getattr(torch, run.base.shape.dtype)
         self.best: dict[str, Tensor] = {}
-        self.failure = ""  # that ended it before the last step
+        self.failure = ""  # why it ended before the last step
         self.record: dict[str, Any] = {"step": 0, "seconds": 0.0, "metrics": []}
         learnt = sum(weight.numel() for weight in student.parameters())
         check_room(workspace.path(STAGE), 2 * STATE_BYTES * learnt)  # also while it is replaced
@@ -216,7 +216,7 @@ class _Recovery:
         }
 
     def _check(self) -> float:
-        """Measure on held-out text, keep the weights if they are the best; the divergence."""
+        """Measure on held-out text, keep the weights if they are best; return the divergence."""
         parts = self.distiller.parts
         rounded = {n: p.to("cpu", self.kept_in, copy=True) for n, p in parts.items()}
         with self._replaced(rounded):  # as they would be written
@@ -240,7 +240,7 @@ class _Recovery:
 
     @contextmanager
     def _replaced(self, weights: dict[str, Tensor]) -> Iterator[None]:
-        """Other weights in the model that learns, within the `with` block."""
+        """Within the `with` block, hold other weights in the model that learns."""
         parts = self.distiller.parts
         exact = {name: part.clone() for name, part in parts.items()}
         for name, part in parts.items():
@@ -250,7 +250,7 @@ class _Recovery:
             part.copy_(exact[name])
 
     def _save(self) -> float:
-        """Save all state; the seconds that it took."""
+        """Save all state, and return the seconds that it took."""
         began = time.monotonic()
         state = {**self.distiller.state(), "best": self.best}
         tensors = {
@@ -262,7 +262,7 @@ class _Recovery:
         return time.monotonic() - began
 
     def _go_on(self) -> None:
-        """Return to the state that was saved."""
+        """Restore the state that was saved."""
         tensors, self.record = self.workspace.load(STAGE)
         kinds = [*self.distiller.state(), "best"]
         state = {
@@ -273,7 +273,7 @@ class _Recovery:
         self.distiller.restore(state, self.record["step"])
 
     def _key(self, kind: str, name: str) -> str:
-        """A tensor's name in the file of the stage, by which `Workspace` gathers rows."""
+        """A tensor's name in the stage's file; by COLUMNS in it, `Workspace` gathers its rows."""
         if name in self.distiller.whole:
             return f"{kind} {name.replace(COLUMNS, '')}"
         return f"{kind}{COLUMNS} {name}"

@@ -31,7 +31,7 @@ def saved_text(run: PreparedRun, stages: Stages) -> Blocks:
 
 
 def text_of(run: PreparedRun, stages: Stages) -> Blocks:
-    """As many tokens as recovery asks for, of the run's sources by their weights, in any order.
+    """As many tokens as recovery asks for, of the run's sources by their weights, shuffled.
 
     Given text is read from its start, and begins again where it ends. What the model wrote for
     calibration is read first, and the dense model writes more. What is held out is left out.
@@ -51,7 +51,7 @@ def text_of(run: PreparedRun, stages: Stages) -> Blocks:
     rows, heldout = text.token_ids, run.blocks.heldout
     kept = torch.tensor([not bool((heldout == row).all(dim=1).any()) for row in rows])
     if not kept.any():
-        raise InputError("all text to recover on is held out: give more text")  # it repeats itself
+        raise InputError("all text to recover on is held out: give more text")  # a repeated text
     of_parts = places_of([part.sequences for part in text.parts])
     parts = tuple(
         replace(part, sequences=int(kept[of_part].sum()))

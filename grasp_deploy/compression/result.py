@@ -40,7 +40,7 @@ class Compressed:
     dense: ModelShape
     pruned: ModelShape
     peak_memory_bytes: int
-    text: Blocks | None = None  # what it learnt from; unknown of one that was whole already
+    text: Blocks | None = None  # what it learnt from; None if the output was complete before
 
     @classmethod
     def of(cls, output: Path, plan: Plan, run: PreparedRun, text: Blocks | None = None) -> Self:
@@ -101,7 +101,7 @@ def excess_of(
 ) -> dict[str, float | None]:
     """The loss under gates above the dense model's, and the standard error of that.
 
-    `dense_losses` are those of each held-out sequence; nothing without any.
+    `dense_losses` has one for each held-out sequence that judges. Empty if there are none.
     """
     if not dense_losses:
         return {}
@@ -113,7 +113,7 @@ def excess_of(
 
 
 def beyond(plan: Plan, bound_nats: float) -> str:
-    """What is to be said where excess and standard error together are over the bound, or nothing.
+    """An objection if the excess and its standard error together are over the bound, else "".
 
     A gain counts as no loss: what few sequences gain by chance leaves no more room.
     """
@@ -167,16 +167,16 @@ def budget_record(budget: Budget, mask: Tensor) -> dict[str, Any]:
 
 
 def finished_plan(output: Path, run: PreparedRun) -> Plan | None:
-    """The plan of an output that is whole and what this run would make, else None.
+    """The plan of an output that is complete and what this run would make, else None.
 
-    The same are options, seed, files and release.
+    It is if options, seed, files and release are the same.
     """
     try:
         plan = intact_plan(output)
     except InputError:  # absent, damaged, or of another release
         return None
     made = plan.provenance
-    if run.start.checkpoint is not None:  # else what made it, and recovered it in the same run
+    if run.start.checkpoint is not None:  # then the last recovery made it, else one run did all
         made = {**made, **(made["healing"][-1] if made.get("healing") else {})}
     same = (
         made["versions"].get("grasp_deploy") == __version__

@@ -1,7 +1,7 @@
 """The folder beside the output that keeps an unfinished compression, so that it can be resumed.
 
-`OUTPUT.partial` holds the resolved config, hashes of what it works on, and what each stage came to
-so far. It goes once the checkpoint is complete.
+`OUTPUT.partial` holds the resolved config, hashes of the inputs, and what each stage came to so
+far. It is removed once the checkpoint is complete.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 CONFIG_FILE, INPUTS_FILE, LOCK_FILE = "compress_config.json", "inputs.json", "lock"
 METRICS_FILE = "metrics.jsonl"  # in the checkpoint
-SAVED = ".safetensors"  # ends the file of a stage
+SAVED = ".safetensors"  # the suffix of a stage's file
 TEXT = "text"  # the first stage, saved before the run counts as begun
 LARGER = "larger checkpoint"  # whose mask a run starts from
 STEP = "keep-"  # of a checkpoint for each of several budgets
 START_OVER = "start over with --overwrite and without --resume"
 
-# Tensors by name, and plain values: `(N,)` vectors, and columns refitted for the vector `mask`.
+# Tensors by name: `(N,)` vectors, and columns refitted for the vector `mask`. Then plain values.
 StageResult = tuple[dict[str, Tensor], dict[str, Any]]
-COLUMNS = ".weight"  # ends the names of refitted columns, whose rows are divided among ranks
+COLUMNS = ".weight"  # in the names of refitted columns, whose rows are divided among ranks
 
 
 class Workspace:
@@ -67,7 +67,7 @@ class Workspace:
 
     @classmethod
     def saved_dtype(cls, output: Path, config: CompressConfig) -> torch.dtype | None:
-        """The dtype of an unfinished run of exactly this config: a loaded CPU times another."""
+        """The dtype of an unfinished run of this config: a busy CPU might now choose another."""
         if not cls.begun_with(output, config):
             return None
         stated = read_json(partial_of(output) / INPUTS_FILE, START_OVER).get("dtype")
@@ -79,9 +79,9 @@ class Workspace:
     def open(cls, options: RunOptions, run: PreparedRun) -> Iterator[Workspace]:
         """Hold the workspace of an output: a new one, or with `resume` the one already begun.
 
-        It goes when the block ends well, or with an InputError before any stage was saved. Raises
-        InputError if an unfinished run is in the way, another process holds the workspace, or, with
-        `resume`, config or inputs have changed.
+        It is removed when the block ends without an error, and by an InputError before any stage
+        was saved. Raises InputError if an unfinished run is in the way, another process holds the
+        workspace, or, with `resume`, config or inputs have changed.
         """
         output, config, inputs = options.output, run.config, run.identity
         directory = partial_of(output)
@@ -165,15 +165,15 @@ def partial_of(output: Path) -> Path:
 
 
 def _continues(options: RunOptions, config: CompressConfig, inputs: dict[str, Any]) -> bool:
-    """True if the run in the folder is to go on, False to start; InputError if neither may be."""
+    """True to continue the run in the folder, False to start anew; InputError if neither may be."""
     directory = partial_of(options.output)
     refuse_foreign(directory)
-    stated = (directory / CONFIG_FILE, directory / INPUTS_FILE)  # one alone: it was on its way out
+    stated = (directory / CONFIG_FILE, directory / INPUTS_FILE)  # one alone: a removal was killed
     if not all(map(Path.exists, stated)) or (options.overwrite and not options.resume):
         return False
     if not options.resume:
         with locked(directory / LOCK_FILE, options.output):
-            pass  # else another run is at work in it, which is what to say
+            pass  # raises, with a better reason, if another run is at work in it
         raise InputError(
             f"an unfinished run lies in {directory}: continue it with --resume, or {START_OVER}"
         )
@@ -227,7 +227,7 @@ def _foreign_in(directory: Path) -> Path | None:
 
 
 def _is_step(path: Path) -> bool:
-    """True for what a run that bounds its loss has beside its text: checkpoints, unfinished too."""
+    """True for a checkpoint, finished or not, that a run under a bound on the loss keeps here."""
     return path.name.removeprefix(".").startswith(STEP) and not path.is_symlink()
 
 

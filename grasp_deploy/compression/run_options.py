@@ -31,11 +31,11 @@ class RunOptions:
 
     @property
     def begun(self) -> Path | None:
-        """The output whose unfinished run goes on, if it is to."""
+        """The output whose unfinished run is to go on; None without `resume`."""
         return self.output if self.resume else None
 
     def into(self, folder: Path, **changes: Any) -> RunOptions:
-        """Those of one run of several, whose rows of progress name its folder."""
+        """The options for one run of several, into `folder`, which its rows of progress name."""
 
         def follow(row: dict[str, Any]) -> None:
             self.on_progress({**row, "member": folder.name})
@@ -43,7 +43,7 @@ class RunOptions:
         return replace(self, output=folder, on_progress=follow, **changes)
 
     def counted(self, stage: str) -> OnCount:
-        """A function that takes the steps done of a stage, and all of them."""
+        """A function that reports a stage's progress, given the steps done and their total."""
         return lambda done, total: self.on_progress({"stage": stage, "step": done, "steps": total})
 
     def place(self, size_bytes: int) -> AbstractContextManager[Path]:
@@ -55,7 +55,7 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class Start:
-    """What the run of a larger budget hands on; nothing, for the first of several runs."""
+    """What a run starts from beside the dense model: what a larger budget left, or a checkpoint."""
 
     mask: Tensor | None = None  # (N,) bool: no other unit is kept
     text: Blocks | None = None  # with what the model wrote itself

@@ -64,7 +64,7 @@ def _in_rounds(frozen: FrozenModel, stages: Stages) -> dict[str, Tensor]:
         reached, done, seconds = frozen.put(tensors), record["round"], record["seconds"]
     elif run.start.mask is None:
         reached = {"mask": torch.ones_like(run.budget.costs, dtype=torch.bool)}
-    else:  # a larger budget's: its columns are solved for first
+    else:  # that of a larger budget, whose columns are solved first
         reached = {"mask": run.start.mask}
         if run.config.compensation:
             deque(frozen.refit(run.start.mask, run.read_in("criterion")), maxlen=0)

@@ -20,14 +20,14 @@ class SplitText:
     """Sequences to learn from and to hold out; of several sources a share of each."""
 
     blocks: CalibrationBlocks
-    sources: list[int]  # the place among the sources of what each held-out sequence comes from
+    sources: list[int]  # the number of the source of each held-out sequence
     is_own: Tensor  # (h,) bool: held-out sequences that the model wrote
 
     @property
     def witness(self) -> Tensor:
-        """`(n, T)` ids that the plan states a loss on: held-out ones, that the model wrote, if any.
+        """`(n, T)` ids that the plan states a loss on: held out, and if possible the model's own.
 
-        They stand in the plan as they are, which a user's own text had better not.
+        The plan discloses them, so a user's own text is taken only if there is no other.
         """
         heldout, train = self.blocks.heldout, self.blocks.train
         rows = next(rows for rows in (heldout[self.is_own], heldout, train) if len(rows))
@@ -35,7 +35,7 @@ class SplitText:
 
     @property
     def judges(self) -> Tensor:
-        """`(h,)` bool: the held-out sequences that losses are stated on, given text where there is.
+        """`(h,)` bool: the held-out sequences that losses are stated on; given text, if any is.
 
         Own text flatters: its prompts and templates come again, and nobody serves them.
         """
@@ -45,8 +45,8 @@ class SplitText:
 def split_text(text: Blocks, *, apart: bool) -> SplitText:
     """Split text; with `apart` other documents are held out than those that are learnt from.
 
-    Of a mixture backwards, so that a source of few sequences holds out its last one. Criteria and
-    refits read the first sequences alone, and should see some of every source.
+    Each source of a mixture is split from its end, so that one of few sequences holds out its last.
+    Criteria and refits read the first sequences alone, and should see some of every source.
     """
     token_ids, parts = text.token_ids, text.parts
     source = torch.full((len(token_ids),), -1)
@@ -63,7 +63,7 @@ def split_text(text: Blocks, *, apart: bool) -> SplitText:
 
 
 def check_recovery(text: Blocks, tokens: int) -> None:
-    """InputError where calibration text holds out none, or all of so many tokens of its sources.
+    """Raise InputError if nothing is held out, or all that `tokens` of recovery would read.
 
     Recovery reads each source from its start, where no two sequences in a row are held out.
     """
@@ -94,7 +94,7 @@ class Heldout:
 
     @property
     def divergence(self) -> float:
-        """The mean over kinds."""
+        """The mean over kinds of text, each by its own mean."""
         return fmean(self._by_kind().values())
 
     def is_better(self, first: Heldout, best: Heldout) -> bool:

@@ -44,7 +44,7 @@ class Way:
 
     @cached_property
     def dtype(self) -> torch.dtype:
-        """In which the model is computed."""
+        """The dtype in which the model is computed."""
         device = torch.device("cuda" if self.on_gpu else "cpu")
         return wanted_dtype(self.shape.dtype, device, self.config.dtype)
 
@@ -66,8 +66,8 @@ class Way:
     def machine_bytes(self) -> int:
         """The CPU's memory for all processes, in a stage or while weights are saved.
 
-        Refitted columns are there as they are then, and scaled in float32; the first of several
-        processes has all rows.
+        Refitted columns are then there in the model's dtype and, scaled, in float32; the first of
+        several processes has all rows.
         """
         refits, width, n = self.config.compensation, self.dtype.itemsize, self.processes
         dense = _output_values(self.shape) * width * refits  # for a refit to begin from
@@ -85,7 +85,7 @@ class Way:
 
     @cached_property
     def stages(self) -> dict[str, Terms]:
-        """What takes how much of a process's device at the peak of each stage."""
+        """The peak of each stage on a process's device, in bytes by what takes them."""
         config, n, width = self.config, sequences_of(self.config), self.dtype.itemsize
         length = config.sequence_length
         own, at_once = max(n.own, n.more_own), rows_at_once(self.shape, length, on_gpu=self.on_gpu)
@@ -119,14 +119,14 @@ class Way:
         return {stage: weights | peaks[stage] for stage in passes_of(config)}
 
     def _each(self, count: int) -> int:
-        """The most that one process has of so many."""
+        """The largest share that a process has of so many."""
         return -(-count // self.processes)
 
     @property
     def _recovery(self) -> Terms:
-        """A step of the weights that learn, in float32 with two moments.
+        """The peak of a recovery's step, whose weights are in float32 with two moments.
 
-        Each steps as soon as its gradient is there: those of an MLP are the most at once.
+        A weight steps once its gradient is there, so those of an MLP are the most at once.
         """
         terms = self._step(self._each(sequences_in_step(self.config)))
         del terms["scores and their optimiser"]
@@ -158,7 +158,7 @@ class Way:
 
     @property
     def _weight_bytes(self) -> int:
-        """A process's part; FSDP2 has embeddings and head apart."""
+        """Bytes of a process's part of the weights; FSDP2 does not tie embeddings and head."""
         apart = self._gathered[1] if self.shape.tied_embeddings else 0
         return self._each(self.shape.parameters * self.dtype.itemsize + apart)
 
@@ -206,7 +206,7 @@ class Way:
         }
 
     def _layerwise(self, sequences: int, *, refits: bool) -> Terms:
-        """A layer held for all sequences, their hidden states, and float64 matrices.
+        """The peak of work on one layer for all sequences: hidden states and float64 matrices.
 
         Those are of `k x k`, `k` the wider of the layer's two inputs. `obs` and least squares have
         four: the sums, what is solved, the solution, and the solver's copy. Of three processes one

@@ -1,4 +1,4 @@
-"""The stages of a run: each is computed once, saved, timed and told of; and what each will take."""
+"""The stages of a run, each computed once, saved, timed and reported, and the passes of each."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from grasp_deploy.pruning.units import UnitTable
 SAVE_EVERY_SECONDS = 5.0
 OWN_TEXT, PREDICTIONS, RECOVERY = "own-text", "predictions", "recovery"
 MOST_ROWS = 128  # of own text that are written at once: a step reads the weights once for all
-MOST_ROWS_ON_GPU = 512  # which computes a step of a small model no sooner for fewer
-ALONE_PASSES = 50  # that the reading of weights costs for a batch of such rows, token by token
+MOST_ROWS_ON_GPU = 512  # with fewer rows a step of a small model takes as long
+ALONE_PASSES = 50  # passes that take as long as reading the weights for each token of such rows
 MORE_TEXT = "recovery-text"  # what the model writes to recover on
 RECORDED = ("start", "gates", "scales")  # stages with seconds even where they did not run
 
@@ -41,7 +41,7 @@ class Sequences(NamedTuple):
     scored: int
     fitted: int
     recovered: int
-    more_own: int  # of those written for recovery alone
+    more_own: int  # written by the model itself, for recovery alone
 
 
 def sequences_of(config: CompressConfig) -> Sequences:
@@ -63,11 +63,11 @@ def sequences_of(config: CompressConfig) -> Sequences:
 def passes_of(config: CompressConfig) -> dict[str, int]:
     """Forward passes of a sequence by stage, for one budget; a backward pass counts as another.
 
-    A refit takes three of each layer, a criterion one beside its gradients. What is written token
-    by token counts as what takes as long.
+    A refit takes three of each layer, a criterion one beside its gradients. Writing token by token
+    counts as the passes that take as long.
     """
     n, refits = sequences_of(config), config.compensation
-    # Of a budget that is no share of the cost all: only its model tells what it removes.
+    # All rounds for a budget that is no share: what it removes only the model tells.
     rounds = config.rounds_for(1 - (config.keep or 0)) if config.cuts_in_rounds else 1
     gates = min(n.train, GATE_SEQUENCES) if config.learns else 0
     scales = config.scale_epochs * n.train
@@ -97,7 +97,7 @@ def _written(rows: int) -> int:
 
 
 class Stages:
-    """What the stages of a run came to, in its workspace."""
+    """Runs a run's stages, and keeps what they came to in its workspace."""
 
     def __init__(self, workspace: Workspace, units: UnitTable, on_progress: OnProgress) -> None:
         self.workspace, self.on_progress, self._units = workspace, on_progress, units
@@ -127,7 +127,7 @@ class Stages:
         return tensors, self.records[stage]
 
     def must_save(self, saved_at: float) -> bool:
-        """True if a stage that saved at that monotonic time is to save, by the lead's clock."""
+        """True if it is time to save again, after a monotonic time; by the clock of the lead."""
         return by_lead(partial(gt, time.monotonic() - saved_at, SAVE_EVERY_SECONDS))
 
     def learn(
@@ -138,7 +138,7 @@ class Stages:
         steps: Callable[[LearningState], Iterable[StepRecord]],
         measure: str,
     ) -> Tensor:
-        """Run a learning stage from where it was saved; the `(n,)` values that it ends with.
+        """Run a learning stage from where it was saved; return the `(n,)` values that it chooses.
 
         `measure` names what it lowers.
         """

@@ -28,8 +28,8 @@ from grasp_deploy.pruning.projection import project
 def synthesize(config: CompressConfig, output: Path, *, kv_keep: float | None = None) -> ModelShape:
     """Write the config.json of `config.model` pruned by a random mask; returns its shape.
 
-    `config.model` is a config.json, a model folder or a hub id; beside it, budget, shapes and seed
-    matter. `kv_keep` is the share of all KV groups to keep, by count; FFN channels then take the
+    `config.model` is a config.json, a model folder or a hub id. Else budget, shapes and seed count.
+    `kv_keep` is the share of KV groups to keep, by number; FFN channels then take the
     rest of the budget. The folder `output` appears whole or not at all.
     """
     if output.exists():

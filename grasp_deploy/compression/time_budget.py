@@ -17,10 +17,10 @@ from grasp_deploy.errors import InputError
 
 @dataclass(frozen=True)
 class TimeBudget:
-    """The time of a decode step of a dense model, and what its units have of it.
+    """The time of a decode step of a dense model, and the parts of it that its units take.
 
-    Costs are nanoseconds. What is not among them, the sum of all costs being `total_cost`, is kept
-    whatever the mask.
+    Costs of units are nanoseconds. Time that belongs to no unit is fixed: it stays whatever the
+    mask.
     """
 
     config: CompressConfig
@@ -44,7 +44,7 @@ class TimeBudget:
         }
 
     def as_option(self, seconds: float) -> str:
-        """A time written as the option that asks for it, rounded to what is easier to reach."""
+        """The option that asks for a time, as a speedup rounded down."""
         speedup = math.floor(1000 * self.dense_seconds / seconds) / 1000
         return f"--speedup {speedup:g} ({milliseconds(seconds)})"
 
@@ -52,8 +52,8 @@ class TimeBudget:
 def time_budget(config: CompressConfig) -> TimeBudget | None:
     """The prices behind `--cost latency`, by the config's times; None for another cost.
 
-    A kind of unit whose price would be negative, as noise can have it, costs nothing. InputError
-    for a config without times, and where noise leaves nothing that could be saved, or nothing else.
+    A kind of unit costs nothing if noise would make its price negative. InputError for a config
+    without times, and if the prices of all units are 0 or exceed the whole time.
     """
     times = config.times
     if config.cost_model != "latency":

@@ -1,7 +1,7 @@
 """Several runs, each from the mask of a larger budget: a family, and a bound on the loss.
 
-What a larger budget has removed never comes back. Within a bound budgets lie a fixed share of the
-prunable cost apart, and are halved between the smallest that holds and the largest that does not.
+What a larger budget has removed never comes back. Budgets tried for a bound are a fixed share of
+the prunable cost apart. Bisection finds the smallest that holds the bound.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def compress_family(config: CompressConfig, options: RunOptions) -> list[Compres
 
 
 def _check_places(members: Mapping[Path, CompressConfig], options: RunOptions) -> None:
-    """InputError, before any work, for what may not be replaced, or is of other options."""
+    """Raise InputError, before any work, if a member may not be replaced or has other options."""
     output = options.output
     if (
         output.name in ("", "..")
@@ -119,7 +119,7 @@ def compress_within(config: CompressConfig, options: RunOptions) -> Compressed:
 
 
 def _smallest_within(run: PreparedRun, workspace: Workspace, options: RunOptions) -> Plan:
-    """The plan of the smallest budget within the bound, which names the cost of the next one."""
+    """The plan of the smallest budget within the bound; it also states the cost of the next one."""
     bound, share = run.config.max_loss, run.config.bound_step
     assert bound is not None, "the config asks for it"
     keeps = [1.0, *(round(1 - step * share, 6) for step in range(1, round(1 / share)))]
