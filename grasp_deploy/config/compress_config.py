@@ -54,7 +54,7 @@ class CompressConfig(CompressOptions):
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], source: str) -> CompressConfig:
-        """From parsed JSON; InputError names the source, and a key that is unknown or missing."""
+        """A config from parsed JSON; InputError names `source` and an unknown or missing key."""
         unknown = sorted(values.keys() - cls.__dataclass_fields__)
         if unknown:
             raise InputError(

@@ -30,8 +30,8 @@ COST_OF_BUDGET = {
     "speedup": "latency",
 }
 METHODS = ("grasp", "progressive")
-STAGE_PARTS = {"criterion": 8, "compensation": 2}  # of all sequences one part
-FEWEST_SEQUENCES = 16  # of a stage, where there are so many
+STAGE_PARTS = {"criterion": 8, "compensation": 2}  # a stage reads one of so many parts of the text
+FEWEST_SEQUENCES = 16  # that a stage reads, where there are so many
 GATE_SEQUENCES = 128  # at most: more steps drive scores past the masks near to the rounds'
 ALL_ROUNDS_SHARE = 0.4  # of the cost; where all rounds together remove less, fewer do as well
 WIDEST, NARROWEST = 128, 8  # multiples of widths that matrix kernels like
@@ -51,7 +51,7 @@ running = partial(option, panel="Running")
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of a decode step: of the dense model, and of two that keep a share of one kind."""
+    """Seconds of a decode step: dense, with a share of FFN channels, with a share of KV groups."""
 
     machine: str
     engine: str
@@ -220,7 +220,7 @@ class CompressOptions:
 
     @property
     def walks(self) -> bool:
-        """True if budgets fall one by one, each from the result of the one before."""
+        """True if several budgets are run, each from the result of a larger one."""
         is_sized = any(getattr(self, name) is not None for name in SIZES)
         return bool(self.family) or (self.is_bound and not is_sized)
 
