@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)  # the command line shows what it says
 
 @dataclass(frozen=True)
 class Part:
-    """The share of one source in sequences of several."""
+    """The share of one source in the sequences of several sources."""
 
     source: str
     weight: float
@@ -62,7 +62,7 @@ class Blocks:
         }
 
     def packed(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors and plain values, of which `unpacked` makes the same again."""
+        """Tensors and plain values, from which `unpacked` makes the same sequences again."""
         record = asdict(self)
         return {"token_ids": record.pop("token_ids")}, record
 
@@ -97,7 +97,7 @@ def read_blocks(
     documents, start = read_documents(source, tokenizer), start_of(tokenizer)
     width = sequence_length - len(start)
     ids = first_tokens(tokenizer, documents, sequences * width + len(start))
-    ids = ids[len(start) :] if ids[: len(start)] == start else ids  # as a template writes chats
+    ids = ids[len(start) :] if ids[: len(start)] == start else ids  # chat templates write it too
     available = len(ids) // width
     needed = 1 if or_fewer else sequences
     if available < needed:

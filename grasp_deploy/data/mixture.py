@@ -1,6 +1,6 @@
 """Calibration text: sequences of one source, or of several, interleaved by their weights.
 
-Where the model writes a source itself: what its texts begin with.
+For a source that the model writes itself, only the beginnings of its texts are made here.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def read_calibration(
     of_any = any(has_columns(source.what) for source in sources)
     for source, count, places in zip(sources, counts, places_of(counts), strict=True):
         if of_any and not has_columns(source.what):
-            source = replace(source, column=None)  # it is meant for the others
+            source = replace(source, column=None)  # the column is meant for the other sources
         documents = 0
         if not source.is_own:
             blocks = read(source, count)
@@ -82,8 +82,8 @@ def own_places(parts: Sequence[Part]) -> Tensor:
 def shares(weights: Sequence[float], total: int) -> list[int]:
     """Share out `total` sequences by weight, at least one to each source.
 
-    One after the other goes to the source that lacks most, the first of equal ones: whole shares
-    with the largest remainders rounded up. Raises InputError for fewer sequences than sources.
+    Each next sequence goes to the source that lacks most, the first of equal ones. So the largest
+    remainders are rounded up. Raises InputError for fewer sequences than sources.
     """
     if total < len(weights):
         raise InputError(
@@ -91,7 +91,7 @@ def shares(weights: Sequence[float], total: int) -> list[int]:
             f"--calibration-sequences {len(weights)} or more, or fewer sources (--calibration "
             "self=0 leaves the model's own text out)"
         )
-    exact = [Fraction(str(weight)) for weight in weights]  # of the decimal number, so that 0.1 ties
+    exact = [Fraction(str(weight)) for weight in weights]  # of the decimals, so that equal ones tie
     exact = [weight * total / sum(exact) for weight in exact]
     counts = [1] * len(weights)
     for _ in range(total - len(weights)):
@@ -154,7 +154,7 @@ def beginnings(
 def _drawn_tokens(tokenizer: PreTrainedTokenizerBase, count: int) -> list[list[int]]:
     """Up to `count` beginnings of no prompt: one token each, the same ones in every run.
 
-    Only tokens that their own text gives again: no part of a character, no word that fills up a
+    Only tokens that their own text is tokenised to: no part of a character, no filler of the
     vocabulary.
     """
     before = tokens(tokenizer, "", add_special_tokens=True)
@@ -170,7 +170,7 @@ def _prompts_of(source: TextSource) -> list[str]:
     """The prompts of a file or data set: rows, or of plain text the lines that are not blank."""
     if find_corpus(source.what) or has_columns(source.what):
         return read_documents(source)
-    text = "\n".join(read_documents(replace(source, column=None)))  # it is meant for others
+    text = "\n".join(read_documents(replace(source, column=None)))  # plain text has no column
     return [line for line in text.splitlines() if line.strip()]
 
 

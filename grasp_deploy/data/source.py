@@ -69,7 +69,7 @@ class TextSource:
         corpora = find_corpus(self.what), find_corpus(other)
         if any(corpora):
             return corpora[0] == corpora[1]  # wikitext2 has a name on the hub as well
-        return os.path.realpath(self.what) == os.path.realpath(other)  # of links in a circle too
+        return os.path.realpath(self.what) == os.path.realpath(other)  # never fails on a link
 
 
 def calibration_sources(
@@ -82,7 +82,7 @@ def calibration_sources(
     a `split` if each text names one or is what the model writes.
     """
     sources: list[TextSource] = []
-    unweighted: list[TextSource] = []  # of the model's own
+    unweighted: list[TextSource] = []  # sources of the model's own text
     takes_split = False
     for text in texts:
         head, _, number = text.rpartition("=")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Columns = Mapping[str, Sequence[object]]
-Rows = tuple[str | None, list[str | None]]  # the column read; the texts, None for nothing
+Rows = tuple[str | None, list[str | None]]  # name of the column; texts, None for an empty row
 
 SPLIT = re.compile(r"(?P<name>[^\[\]]*)(\[(?P<start>-?\d{1,18}%?)?:(?P<stop>-?\d{1,18}%?)?\])?")
 CHAT_COLUMNS = ("messages", "conversations", "conversation")  # whose strings are turns
@@ -48,7 +48,7 @@ def texts_of(
     source: object,
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> Rows:
-    """The texts of `column`, or of the one that is the text where none is named, and its name.
+    """The name and the texts of `column`, or, if it is None, of the column that holds text.
 
     With a tokenizer, lists of messages are written by its chat template, special tokens included.
     Messages are `{"role", "content"}`, ShareGPT's `{"from", "value"}` or, in CHAT_COLUMNS, strings.
@@ -92,9 +92,8 @@ def write_chat(
 ) -> str | None:
     """A conversation as text; with `asks` it ends where the model is to answer.
 
-    Mere strings are the user's and the assistant's by turns. Where nothing is said, there is no
-    text. Raises InputError for a conversation that is none, and for a template that is missing or
-    refuses.
+    Mere strings are the user's and the assistant's by turns. None if nobody says anything. Raises
+    InputError for a conversation that is none, and for a template that is missing or refuses.
     """
     if are_strings(conversation):
         roles = cycle(("user", "assistant"))
@@ -109,7 +108,7 @@ def write_chat(
             f"{where} is a conversation, and the model's tokenizer has no chat template to "
             "write it with; give plain text, or a model that was tuned to chat"
         )
-    if "tool_calls" not in str(tokenizer.chat_template):  # then null is no text to it
+    if "tool_calls" not in str(tokenizer.chat_template):  # such a template cannot take null
         messages = [{**message, "content": message["content"] or ""} for message in messages]
     try:
         template = DATE + tokenizer.get_chat_template()
@@ -126,7 +125,7 @@ def write_chat(
 
 
 def first_prompt(values: list[Any], where: str) -> Any:
-    """The first of strings, or what the user of a conversation says first; None for neither."""
+    """The first string of a list, or the user's first message in a conversation; None without."""
     if not values or isinstance(values[0], str):
         return next(iter(values), None)
     messages = (_message(value, f"{where}, message {n}") for n, value in enumerate(values))
@@ -139,11 +138,11 @@ def are_strings(values: list[Any]) -> bool:
 
 
 def _message(value: object, where: str) -> dict[str, Any]:
-    """A message as templates take it; keys that only other messages fill are left out."""
+    """A message as chat templates take it; other keys stay if they hold anything."""
     fields = value if isinstance(value, dict) else {}
     names = ("role", "content") if "role" in fields else ("from", "value")
     role, content, calls = (fields.get(name) for name in (*names, "tool_calls"))
-    if isinstance(content, list):  # of parts, whose texts are lines to vLLM
+    if isinstance(content, list):  # of parts, whose texts vLLM joins by line breaks
         texts: list[Any] = [part.get("text") if isinstance(part, dict) else 0 for part in content]
         content = "\n".join(texts) if are_strings(texts) else content
     if content is None and names[1] in fields and not calls:  # beside calls templates look for null

@@ -1,4 +1,4 @@
-"""Calls of tokenizers, whose files may be a stranger's: any failure of one is one line."""
+"""Calls of tokenizers; any failure is an InputError, since their files may be a stranger's."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 JOIN = "\n\n"
 LINE = re.compile(r"\n(?=\S)")
-CHARACTERS = 8  # read for a token that is needed; the words of most texts have fewer
-UNSURE = 64  # tokens at a cut, which the text behind it might change
+CHARACTERS = 8  # read for each token that is needed; tokens of most texts have fewer
+UNSURE = 64  # tokens before a cut, which the text after it might change
 SAMPLE = 2 * (
     'The quick brown fox jumps over the lazy dog, and 1234567890 others do; it\'s "done" (once)\n'
     "    def f(x):  return x ** 2 / 3.14 \\ y\t# one\r\n\n_-=+[]{}<>@$%^&~`|!?  \n"
@@ -31,8 +31,8 @@ def first_tokens(
 ) -> list[int]:
     """Token ids of the joined text: at least its first `needed`, or all of fewer.
 
-    A tokenizer takes some 600 bytes for a token, so no more is read than is needed: the text up to
-    the end of a line, and twice as much while that gives too few.
+    A tokenizer takes some 600 bytes for a token, so only the beginning of the text is read: up to
+    the end of a line, and twice as much as long as that gives too few tokens.
     """
     text = JOIN.join(documents)
     length = CHARACTERS * needed
@@ -45,7 +45,7 @@ def first_tokens(
 
 
 def start_of(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The token that must begin each sequence for the model to follow it; of most families none.
+    """The token that must begin each sequence for the model to predict it well; often none.
 
     `load_tokenizer` knows the family. Without the token Gemma-3-270m has a perplexity of 50 on
     WikiText-2, and of 22 with it.
@@ -68,9 +68,9 @@ def tokens(
 
 @contextmanager
 def readable_failures(what: str = "the model's tokenizer cannot read this text") -> Iterator[None]:
-    """Turn any failure of a tokenizer into one line, and Rust's panics, which print by themselves.
+    """Turn any failure of a tokenizer, a panic of Rust included, into an InputError of one line.
 
-    Nothing reaches the error stream meanwhile.
+    Nothing reaches the error stream meanwhile, since a panic prints by itself.
     """
     stream = os.dup(2)
     with Path(os.devnull).open("wb") as nowhere:
