@@ -145,8 +145,8 @@ def _receive(
 def guard(command: list[str], grace_seconds: float) -> int:
     """Run a command until it ends, or until SIGTERM or SIGINT; returns its exit status for a shell.
 
-    So vLLM's server is all that `serve` is. It kills its engine when the time to drain is over, and
-    then waits, without a limit, for clients whose answers cannot go on: it gets some seconds more.
+    The command is vLLM's server. It kills its engine when the time to drain is over, and then waits
+    without a limit for clients whose answers cannot go on. So it is killed after `grace_seconds`.
     A second signal raises KeyboardInterrupt, and the command is killed at once.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)

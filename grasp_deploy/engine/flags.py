@@ -52,7 +52,7 @@ class ServerFlags(argparse.Namespace):
 
     @property
     def workers(self) -> int:
-        """Processes: those that share a model, for each of its copies."""
+        """The number of processes over all copies of the model."""
         return math.prod(self.parallel_sizes)
 
     @property
@@ -61,7 +61,7 @@ class ServerFlags(argparse.Namespace):
         return self.tensor_parallel_size, self.pipeline_parallel_size, self.data_parallel_size
 
     def own_format(self, dtype: str | None) -> list[str]:
-        """The format as flags, with the weights' dtype, less what these flags decide themselves."""
+        """FORMAT and the weights' `dtype` as flags, without those that these flags decide."""
         wanted = {**FORMAT, "dtype": dtype if self.quantization is None else None}
         decided = {name for name in wanted if getattr(self, name) is not None}
         decided |= {"tokenizer_mode"} if self.tokenizer is not None else set()

@@ -59,7 +59,7 @@ def serve(directory: Path, vllm_arguments: Sequence[str]) -> None:
 def _ready(
     directory: Path, vllm_arguments: Sequence[str]
 ) -> tuple[ServerFlags, list[str], dict[str, str]]:
-    """Flags, command and environment of a server, once it has passed the checks."""
+    """Check what is to be served, and return the server's flags, command and environment."""
     check_before_serving(directory, vllm_arguments)
     flags, platform = read_flags(vllm_arguments), installed_platform()
     environment = engine_environment(platform, flags.workers, sized=flags.sets_cache_size)
@@ -187,7 +187,7 @@ def free_port() -> int:
 
 
 def cache_flags(directory: Path, flags: ServerFlags, platform: Platform) -> list[str]:
-    """The size of a KV cache on a CPU, unless a flag or the variable gives it one.
+    """The flags that size the KV cache on a CPU; none if a flag or the variable sizes it.
 
     vLLM would ask for 92 % of the memory and stop if that is not free.
     """
