@@ -13,8 +13,8 @@ from grasp_deploy.data.tokenizing import tokens
 from grasp_deploy.errors import InputError, printable
 
 ANSWER_TOKENS = 40
-CUT = ["…"]  # stands behind an answer that would go on
-PROMPTS = (  # of a fact, of an explanation, of code; and how text goes on that asks nothing
+CUT = ["…"]  # follows an answer that would go on
+PROMPTS = (  # for a fact, an explanation and code: as a question, and as the beginning of a text
     ("What is the capital of France?", "The capital of France is"),
     ("Why is the sky blue? Answer in one sentence.", "The sky is blue because"),
     ("Write a Python function that adds two numbers.", "def add(a, b):"),

@@ -79,7 +79,7 @@ class LossPoint:
 class CompareRecord(Struct):
     """A cell for each text and model; the first model is the one that others are compared with.
 
-    Records of the former `evaluate perplexity` are such of one text, without the last two figures.
+    The former `evaluate perplexity` wrote such records of one text, without the last two figures.
     """
 
     benchmark: str
@@ -133,7 +133,7 @@ def compare(
     command: Sequence[str],
     on_progress: OnProgress = ignore_progress,
 ) -> dict[str, Any]:
-    """The `CompareRecord` of models, as JSON has it.
+    """Measure models on texts; returns a `CompareRecord` as plain JSON types.
 
     The first model and one other are in memory at once: a divergence takes the whole distribution
     of each. Raises InputError for text that does not fit, and for models whose tokens of it differ.

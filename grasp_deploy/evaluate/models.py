@@ -104,7 +104,7 @@ def _labels(names: Sequence[str]) -> list[str]:
 
 
 def _place(name: str) -> Path:
-    """The folder, the hub model, or a config file not called config.json, without its suffix."""
+    """What names a model: its folder, hub id, or config file (without suffix) of another name."""
     path = path_of(name)
     if path.is_file() and path.name != "config.json":
         return path.with_suffix("")

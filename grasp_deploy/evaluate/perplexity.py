@@ -64,7 +64,7 @@ def perplexity(
     *,
     stage: str = "perplexity",
 ) -> Measured:
-    """The figures of a model alone, as `measure` takes them."""
+    """Measure a model alone, as `measure` does."""
     return measure([model], blocks, batch_size, on_progress, stage=stage)[0]
 
 

@@ -128,7 +128,7 @@ def task_changes(dense: Sequence[Cell], pruned: Sequence[Cell]) -> list[dict[str
         shift, error = change([before], [after])
         errors = [cell["standard_error"] for cell in (before, after)]
         if error is None and None not in errors:
-            error = math.hypot(*errors)  # as of two samples, which is more than of pairs
+            error = math.hypot(*errors)  # of two separate samples: larger than of pairs
         rows.append(
             {
                 **{key: before[key] for key in ("task", "metric", "num_fewshot")},

@@ -79,7 +79,7 @@ def _check_known(names: Sequence[str]) -> None:
 
 def _load(name: str, spec: Any, manager: Any) -> Loaded:
     try:
-        with silent():  # it explains custom_dataset
+        with silent():  # it warns of custom_dataset
             loaded: Loaded = manager.load([spec])
     except Exception as error:  # of datasets, the hub or a task's own code
         raise InputError(
@@ -129,7 +129,7 @@ def run_task(
     settings: TaskSettings,
     on_requests: OnCount | None = None,
 ) -> list[dict[str, Any]]:
-    """Run one of `load_tasks` on an LM of lm-eval, and return its cells as in `record.TaskCell`.
+    """Run one of `load_tasks` on an LM of lm-eval, and return its cells as in `accuracy.TaskCell`.
 
     A task or a group is one cell; a tag such as `ai2_arc` has one for each of its tasks. Raises
     InputError for an answer that is longer than what the LM takes.
@@ -182,7 +182,7 @@ class ObservedLM:
 
     def _check_answers(self, requests: list[Any]) -> None:
         most, answers = self.lm.max_length, {request.args[1] for request in requests}
-        long = [text for text in answers if len(text.encode()) > most]  # bytes: tokens at most
+        long = [text for text in answers if len(text.encode()) > most]  # no more tokens than bytes
         tokens = max(
             (len(self.lm.tok_encode(t, add_special_tokens=False)) for t in long), default=0
         )

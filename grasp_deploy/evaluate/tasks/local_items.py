@@ -84,7 +84,7 @@ def local_task(path: Path, num_fewshot: int | None = None) -> dict[str, Any]:
         )
     layout = _layout(*rows[0])
     items = [_item(where, line, layout) for where, line in rows]
-    # lm-eval takes an index where the text belongs to mean that the choices come first.
+    # Where the text should be, an index tells lm-eval that the choices come first.
     text, target = ("gold", "text") if layout is Contexts else ("text", "gold")
     metrics = ["acc"] if layout is Contexts else ["acc", "acc_norm"]
     return {
@@ -117,7 +117,7 @@ def _layout(where: str, line: str) -> Layout:
 
 
 def _item(where: str, line: str, layout: Layout) -> dict[str, Any]:
-    """An item with its text, the choices, which stand before or after it, and the right one."""
+    """Parse an item: its text, the choices that stand before or after it, the right one's index."""
     try:
         row = msgspec.json.decode(line, type=layout, strict=False)  # an index may be text
     except msgspec.DecodeError as error:

@@ -87,9 +87,9 @@ def _tell(on_progress: OnProgress, stage: str, done: int, requests: int) -> None
 
 
 def _checked(models: Sequence[BenchModel], settings: TaskSettings) -> TaskSettings:
-    """The settings with defaults filled in; on a CPU both engines compute in float32.
+    """The settings with defaults filled in; on a CPU, one dtype for both engines and all models.
 
-    vLLM is the exception for quantised models: its kernels for them are not made for it.
+    Quantised models in vLLM are the exception: its kernels for them are not made for float32.
     """
     if settings.engine == "vllm":
         platform = vllm_platform(settings.device, settings.enforce_eager)
