@@ -84,12 +84,12 @@ def write_files(files: Mapping[Path, bytes | Sequence[bytes | memoryview]]) -> N
 
 
 def staged_at(path: Path) -> Path:
-    """The name beside its own that a file or folder has until it is complete."""
+    """The path beside its own that a file or folder is written to until it is complete."""
     return path.with_name(f".{path.name}.incomplete")
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Let two folders change names in one step; False where one is missing or the disk cannot."""
+    """Swap the names of two folders in one step; False where one is missing or the disk cannot."""
     try:
         rename = ctypes.CDLL(None).renameat2  # of Linux's C libraries
     except AttributeError:
@@ -124,7 +124,7 @@ def sha256(path: Path) -> str:
 
 @contextmanager
 def readable_disk_errors(path: Path) -> Iterator[None]:
-    """Turn a full disk or a forbidden folder into one line about `path`."""
+    """Turn an OSError such as of a full disk or a forbidden folder into an InputError."""
     try:
         yield
     except OSError as error:

@@ -52,7 +52,7 @@ def staged_directory(
 
 
 def _drop_left(output: Path) -> None:
-    """Remove what a killed run left beside an output; what it had moved away is put back first."""
+    """Remove what a killed run left beside an output, after putting back what it had moved away."""
     left = [path for path in (_replaced(output), staged_at(output)) if os.path.lexists(path)]
     if not left and not lock_of(output).exists():
         return
@@ -150,7 +150,7 @@ def _refuse(output: Path, overwrite: bool) -> None:
             f"the output {output} exists: name another folder, or replace it with --overwrite"
         )
     stated = manifest_of(output)
-    left = {path.name for path in output.glob(".*.incomplete")}  # by a killed new card
+    left = {path.name for path in output.glob(".*.incomplete")}  # by a killed `renew_card`
     known = {*stated, MANIFEST_FILE, *left} if stated else set()
     foreign = sorted(p.name for p in output.iterdir() if p.name not in known or p.is_dir())
     if foreign:
@@ -186,7 +186,7 @@ def refuse_inside_checkpoint(output: Path) -> None:
 
 
 def _replace(staging: Path, output: Path) -> None:
-    """Give a folder its name, at every moment that of a whole folder where the disk can do that."""
+    """Move `staging` to `output`, if the disk can, with a whole folder there at every moment."""
     old = _replaced(output)
     try:
         if not exchange(staging, output):

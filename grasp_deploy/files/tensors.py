@@ -39,7 +39,7 @@ CODES = {  # of the dtypes that our own files hold
 def header_of(
     layout: Mapping[str, tuple[torch.dtype, Sequence[int]]], metadata: Mapping[str, str]
 ) -> bytes:
-    """What a safetensors file of tensors of these dtypes and shapes begins with, in this order."""
+    """The header of a safetensors file, for tensors of these dtypes and shapes in this order."""
     entries: dict[str, object] = {"__metadata__": dict(metadata)}
     offset = 0
     for name, (dtype, shape) in layout.items():
@@ -56,7 +56,7 @@ def header_of(
 
 
 def file_of(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> list[bytes | memoryview]:
-    """A safetensors file in parts, the widest first: each begins on a multiple of its width."""
+    """The header and bodies of a safetensors file, wide dtypes first so that each is aligned."""
     ordered = sorted(tensors.items(), key=lambda item: -item[1].itemsize)
     present = {name: tensor.cpu().contiguous() for name, tensor in ordered}
     layout = {name: (tensor.dtype, tensor.shape) for name, tensor in present.items()}
