@@ -49,9 +49,9 @@ class Fit:
         return self.offers[0].fits
 
     def command(self, offer: Offer) -> str:
-        """How to take an offer, up to the server.
+        """The shell commands that carry out an offer, up to the server.
 
-        Of a pruned one the budget weighs weights against cache as they will be quantised.
+        The budget of a pruned one weighs weights against cache at their sizes once quantised.
         """
         options, commands = _engine_options(self.shape, self.load), []
         path = Path(self.model)

@@ -20,7 +20,7 @@ SHAPE_ENTRY_BYTES = 2 * 8  # two int64 beside each 4-bit matrix
 class Offer:
     """One way to deploy a model; `keep` is the share that is left of the prunable cost.
 
-    `bits` are those of a weight where weights are quantised; `sequences` would fit at a time.
+    `bits` are those of a weight, if weights are quantised; so many `sequences` would fit at a time.
     """
 
     name: str
@@ -45,8 +45,8 @@ def offers(shape: ModelShape, load: Load, room: Room) -> list[Offer]:
     """The model as it is, quantised alone, pruned alone, and both where they are needed together.
 
     Those that prune take all of the room, or are left out where no pruning is enough. Their parts
-    are those of layers whose channels and groups shrink alike: learnt scores share the same sum
-    out as they see fit.
+    assume that channels and groups of all layers shrink alike; learnt scores divide the same sum
+    otherwise.
     """
 
     def offer(name: str, load: Load, weight_bytes: int, bits: int | None = None) -> Offer:
