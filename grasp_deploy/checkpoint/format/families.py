@@ -39,7 +39,7 @@ class Family:
     own: tuple[str, ...] = ()  # keys that no other family's class declares
     tied: bool = False  # embeddings, where config.json does not say
     rope_by_kind: bool = False  # rope_parameters hold those of each kind of layer
-    needs_first_token: bool = False  # follows no text that does not begin with it
+    needs_first_token: bool = False  # predicts text badly that does not begin with bos_token
     has_experts: bool = False
     scales_queries: bool = False  # by position, as rope_parameters say
     is_hybrid: bool = False  # attention is linear in some layers, and has an output gate in others
