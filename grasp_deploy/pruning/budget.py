@@ -39,19 +39,19 @@ class Budget:
 
     @cached_property
     def segment_of_unit(self) -> Tensor:
-        """`(N,)` int64, on the device of the costs."""
+        """`(N,)` int64 segment of each unit, on the device of the costs."""
         return self.units.segment_of_unit.to(self.costs.device)
 
     @property
     def multiples(self) -> tuple[int, ...]:
-        """`(2L,)` units that each segment keeps a multiple of."""
+        """`(2L,)` numbers of units: each segment keeps a multiple of its number."""
         return (self.ffn_multiple, self.kv_multiple) * self.units.layers
 
     @property
     def least_kept(self) -> list[int]:
-        """`(2L,)` units that each segment keeps of any ranking, in whole chunks.
+        """`(2L,)` numbers of units that each segment keeps at least, in whole chunks.
 
-        One, or the experts that a token takes; and those of cost 0. Of an empty segment none.
+        One, or the experts that a token takes, or all of cost 0 if more. 0 for an empty segment.
         """
         free = [int((part == 0).sum()) for part in self.costs.cpu().split(self.units.segment_sizes)]
         floors = (max(1, self.units.experts_per_token), 1) * self.units.layers
@@ -65,7 +65,7 @@ class Budget:
         floor = 0.0
         parts = self.costs.cpu().split(self.units.segment_sizes)
         for costs, least in zip(parts, self.least_kept, strict=True):
-            free = int((costs == 0).sum())  # units that need company to fill a chunk
+            free = int((costs == 0).sum())  # they are kept; dearer ones fill up their chunk
             floor += float(costs.topk(least - free).values.sum())
         return floor
 

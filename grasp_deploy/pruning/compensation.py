@@ -117,12 +117,12 @@ def _refit(
     ridge: float,
     team: Team,
 ) -> tuple[float, float]:
-    """Solve some columns of a weight's part; errors before and after.
+    """Solve some columns of a weight's part in place; return the errors before and after.
 
     `parts` holds three tensors for each batch: `(B, T, d)` hidden states before the layer is added,
     or zero; its `(B, T, width)` inputs; and the `(B, T, d)` target hidden states, or outputs.
-    `factor` multiplies the layer's outputs. Rounded to the model's dtype, a solution that gains
-    next to nothing may lose: then all stays.
+    `factor` multiplies the layer's outputs. A solution that gains next to nothing may lose once it
+    is rounded to the model's dtype: then the weights stay.
     """
     device = columns.device
     sums = NormalEquations(linear.out_features, len(columns), device)
@@ -141,7 +141,7 @@ def _refit(
 
 
 class OutputProjections:
-    """The weights of the output projections by name, whose kept columns come and go.
+    """The output projections by weight name; reads, writes and resets their kept columns.
 
     Columns here are of the rows that this process holds. With `resettable` the dense weights are
     held on the CPU, so that columns can be solved for more than once.

@@ -18,10 +18,10 @@ from grasp_deploy.pruning.layout import device_of
 from grasp_deploy.pruning.objective import finite
 from grasp_deploy.pruning.team import ALONE, Team
 
-LOGITS_AT_ONCE = 2**22  # of each model, some 20 bytes for each: more leave a processor's caches
+LOGITS_AT_ONCE = 2**22  # of each model, at some 20 bytes: more would not fit a processor's caches
 LOGITS_ON_GPU = 2**25  # where fewer take longer to launch than to compute
 BETAS = (0.9, 0.99)
-LEAST_SIZE = 1e-3  # of a weight, for its rate: one of zeros has to move too, as in Adafactor
+LEAST_SIZE = 1e-3  # to which a weight's rate is relative: zeros have to move too, as in Adafactor
 
 
 class Measured(NamedTuple):
@@ -35,10 +35,10 @@ class Measured(NamedTuple):
 class Divergence(torch.autograd.Function):
     """Mean Kullback-Leibler divergence of predictions from the dense model's, in nats per token.
 
-    Of `(N, d)` hidden states behind the last norm, the dense model's, and the `(V, d)` head of
+    Takes `(N, d)` hidden states behind the last norm, the dense model's, and the `(V, d)` head of
     both. The text's own loss also rewards learning the text's style; this one asks for the dense
-    model's predictions and no more (Hinton et al. 2015, temperature 1). Logits are there in chunks,
-    and so is their gradient, which the forward pass takes.
+    model's predictions and no more (Hinton et al. 2015, temperature 1). Logits are made chunk by
+    chunk. The forward pass already computes the gradient, while they are there.
     """
 
     @staticmethod
@@ -63,7 +63,7 @@ class Divergence(torch.autograd.Function):
 class DensePredictions:
     """A dense model's hidden states over calibration text, from which its predictions come.
 
-    They wait on the CPU; each process has those of the rows that it was dealt, where it counts.
+    They are kept on the CPU. Each process keeps those of the rows that it was dealt.
     """
 
     def __init__(self, model: nn.Module, rows: Tensor, team: Team = ALONE) -> None:
@@ -72,12 +72,12 @@ class DensePredictions:
         self._read: set[tuple[int, ...]] = set()  # batches, of the whole team
 
     def has(self, batch: Tensor) -> bool:
-        """True if `(B,)` places were read together."""
+        """True if a batch of these `(B,)` places was read."""
         return tuple(batch.tolist()) in self._read
 
     @torch.no_grad()
     def read(self, batch: Tensor) -> None:
-        """Have the model, as it is now, read `(B,)` places of rows, of which this process's."""
+        """Run the model as it is now on this process's part of a batch of `(B,)` places of rows."""
         places, share = self._team.deal(batch)
         states = last_hidden(self._model, input_ids=self._ids(places))
         self._read.add(tuple(batch.tolist()))
@@ -85,7 +85,7 @@ class DensePredictions:
             self._states.update(zip(places.tolist(), states.cpu(), strict=True))
 
     def divergence(self, places: Tensor) -> Tensor:
-        """Mean divergence of what the model predicts by now, in nats per token, over some rows.
+        """Mean divergence of what the model predicts now, in nats per token, over `(B,)` places.
 
         0 for rows that do not count in this process.
         """
@@ -102,8 +102,8 @@ class Distiller:
     """A pruned model that learns, and its optimiser.
 
     `student` is in float32, without embeddings and head: `teacher` has them for both. `parts` are
-    what this process holds of the student's weights, by name; of `whole` ones every process does.
-    Each weight learns at a share of its own size: those of one model are ten times another's.
+    what this process holds of the student's weights, by name; each process holds all of `whole`
+    ones. Rates are relative to a weight's size: one model's are ten times another's.
     """
 
     def __init__(self, teacher: nn.Module, student: nn.Module, team: Team = ALONE) -> None:
@@ -128,7 +128,7 @@ class Distiller:
                 self._weights[name].register_post_accumulate_grad_hook(partial(self._step, name))
 
     def learn(self, ids: Tensor, rate: float, step: int) -> float:
-        """Make a step on `(B, T)` ids; the divergence before it, in nats per token.
+        """Make a step on `(B, T)` ids; return the divergence before it, in nats per token.
 
         `rate` is a share of each weight's size. Raises LossError if the divergence is not finite.
         """
@@ -140,7 +140,7 @@ class Distiller:
         value = finite(divergence, "recovery", step)
         for name, optimizer in self._optimizers.items():
             optimizer.param_groups[0]["lr"] = rate * self._sizes[name]
-        (mean * self.team.size).backward()  # of what is divided the mean over processes is taken
+        (mean * self.team.size).backward()  # FSDP2 takes the mean of gradients over processes
         for name, weight in self._weights.items():
             if name in self.whole:
                 assert weight.grad is not None, "every weight stands in the path to the loss"
@@ -156,7 +156,7 @@ class Distiller:
         return max(LEAST_SIZE, float(power / self._weights[name].numel()) ** 0.5)
 
     def _step(self, name: str, weight: Tensor) -> None:
-        """Move what is held of a weight by its gradient, and free that."""
+        """Step what this process holds of a weight, and free the gradient."""
         assert weight.grad is not None
         self.parts[name].grad = self.team.held(weight.grad)
         weight.grad = None
@@ -228,7 +228,7 @@ def _means(hidden: Tensor, expected: Tensor, head: Tensor, ids: Tensor) -> Tenso
 
 
 def _chunks(rows: int, head: Tensor) -> list[slice]:
-    """Rows whose logits are there together."""
+    """Slices of the rows; the logits of one slice are in memory together."""
     size = max(1, (LOGITS_ON_GPU if head.is_cuda else LOGITS_AT_ONCE) // len(head))
     return [slice(first, first + size) for first in range(0, rows, size)]
 

@@ -16,9 +16,8 @@ def routed(router: Any, logits: Tensor, gates: Tensor) -> tuple[Tensor, Tensor, 
     """What a router returns under `(E,)` gates: `(T, E)` logits, weights and indices of experts.
 
     Experts whose gate is 0 are out of the choice, with logits of minus infinity. The weights of
-    others are multiplied by their gates. If the gates take a gradient, those that a token would
-    take of all experts, and that are removed, follow with a weight that is 0 and has one: what they
-    would add to the output.
+    others are multiplied by their gates. If the gates take a gradient, removed experts that a token
+    would otherwise take follow with the weight 0, whose gradient is what they would add.
     """
     kept = gates.detach() != 0
     masked = logits.masked_fill(~kept, -torch.inf)

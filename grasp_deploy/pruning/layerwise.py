@@ -1,4 +1,4 @@
-"""One decoder layer at a time: the sums that attention and MLP add to, and the gates' inputs.
+"""Run a model one decoder layer at a time, and see its hidden states and the gates' inputs.
 
 Every supported family adds both to the hidden states in the same way:
 
@@ -49,14 +49,14 @@ def embedded(model: nn.Module, batches: list[Tensor], team: Team) -> list[Tensor
 def half_layers(
     model: nn.Module, batches: list[Tensor], team: Team
 ) -> Iterator[tuple[int, list[Half]]]:
-    """Each segment in the order of the forward pass, with its half of a layer for each batch."""
+    """Yield each segment, in the order of the forward pass, and its half layer for each batch."""
     calls, factor = _layer_calls(model, batches[0][:1]), residual_multiplier(model)
     norms = norms_in(model)
     for index, (layer, call) in enumerate(zip(decoder_layers(model), calls, strict=True)):
         before = [layer.get_submodule(name) for name in norms.before]
         behind = [layer.get_submodule(name) for name in norms.behind] or 2 * [nn.Identity()]
         ends = dict(layer.mlp.named_children())
-        last = ends.get("down_proj") or ends["experts"]  # whose outputs are fitted to nothing
+        last = ends.get("down_proj") or ends["experts"]  # experts are never refitted
         attention = attention_of(layer)
         projection = getattr(attention, "o_proj", None) or attention.out_proj
         for place, (branch, linear, given) in enumerate(
@@ -73,9 +73,9 @@ def residual_multiplier(model: nn.Module) -> float:
 
 
 def advance(hidden: list[Tensor], halves: list[Half], outputs: list[Tensor] | None = None) -> None:
-    """Take the hidden states of all batches through a half layer, each in place of the last.
+    """Run the hidden states of all batches through a half layer, in place.
 
-    What its output projection returns is added to `outputs`.
+    What its output projection returns is appended to `outputs`.
     """
     for place, half in enumerate(halves):
         passed = half(hidden[place])

@@ -44,7 +44,7 @@ class NormalEquations:
         self.target_energy += t.square().sum(dtype=torch.float64)
 
     def add_up(self, team: Team) -> None:
-        """Sum over all processes; of the cross products each keeps those of its outputs."""
+        """Sum over all processes; each then keeps the cross products of its own rows of outputs."""
         tokens = self.gram.sums.new_tensor(self.gram.tokens)
         team.add_up(self.gram.sums, self.cross, self.target_energy, tokens)
         self.gram.tokens = int(tokens)
@@ -53,8 +53,8 @@ class NormalEquations:
     def solve(self, weight: Tensor, ridge: float) -> Tensor:
         """`(outputs, inputs)` float64 weights of least error, pulled towards `weight`.
 
-        Rows are independent of each other: behind `add_up` they are this process's. For each input
-        `weight` counts as much as `ridge` tokens do that are of its mean power `p`.
+        Rows are independent of each other: after `add_up` they are this process's. `weight` counts
+        like `ridge` tokens for each input, tokens in which an input has its mean power `p`.
 
             W' = (Σ t yᵀ + W Λ) (Σ y yᵀ + Λ)⁻¹,   Λ = ridge · inputs · max(p, median of p)
 

@@ -1,6 +1,6 @@
-"""The norms of a decoder layer, told once for the maths and for the names of tensors.
+"""The norms of a decoder layer, listed once for the maths and for the names of tensors.
 
-Of a file of its own, since the latter are read where torch, which takes a second, is not imported.
+A file of its own: names are read where torch is not imported, since that takes a second.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ class Norms(NamedTuple):
     """Names within a decoder layer, each pair for attention and for the MLP.
 
     `behind` norms take what attention and the MLP return, before it is added to the hidden states.
-    A norm multiplies by its weight and `offset`.
+    A norm multiplies by its weight plus `offset`.
     """
 
     before: tuple[str, str] = ("input_layernorm", "post_attention_layernorm")

@@ -21,9 +21,9 @@ def cut_round(
 ) -> tuple[Tensor, Tensor]:
     """The `(N,)` scores and mask of round `number` of `rounds`; the last meets the budget itself.
 
-    The first starts from a mask of `start_cost`. `scores` are those of the model that `mask` left,
-    of the round before. A removed unit never comes back: its score is lower than that of any unit
-    that is left.
+    `mask` is that of the round before, and `scores` are those of the model that it left. The first
+    round starts from a mask of `start_cost`. A removed unit never comes back: its score is lower
+    than that of any unit that is left.
     """
     to_remove_later = (start_cost - budget.limit) * (rounds - number) / rounds
     scores = below_all(scores, ~mask)

@@ -25,7 +25,7 @@ def project(probabilities: Tensor, budget: Budget) -> Tensor:
     ranks = rank_in_segment(probabilities, budget)
     sizes = torch.tensor(budget.units.segment_sizes, device=ranks.device)
     multiples = torch.tensor(budget.multiples, device=ranks.device)
-    is_whole = ranks < (sizes - sizes % multiples)[segment]  # a rest that fills no chunk goes
+    is_whole = ranks < (sizes - sizes % multiples)[segment]  # others fill no chunk, and go
     counts = (sizes + multiples - 1) // multiples  # (2L,) chunks of each segment
     first_chunks = counts.cumsum(0) - counts
     chunk_of_unit = first_chunks[segment] + ranks // multiples[segment]

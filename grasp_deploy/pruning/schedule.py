@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-HELDOUT_CHECKS = 4  # masks measured on the held-out text, evenly over a stage of as many steps
+HELDOUT_CHECKS = 4  # measurements on held-out text, evenly over a stage of as many steps or more
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Schedule:
     batch_size: int
     learning_rate: float
     seed: int
-    cosine: bool = True  # let the learning rate fall to 0, or keep it as it is
+    cosine: bool = True  # the learning rate falls to 0; False: it is constant
     most_steps: int | None = None
 
     @property

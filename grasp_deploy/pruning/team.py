@@ -1,7 +1,7 @@
 """The processes that share a run, as the maths sees them; here this one, by itself.
 
-The maths asks its team what to read, and to sum what was read. Who else is in it is decided
-elsewhere.
+The maths asks its team which rows to read, and to add up what was found. A team of several
+processes is made elsewhere, as a subclass.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class Team:
         """Sum tensors over all processes, in place; the same bits in each."""
 
     def take_turns(self, sums: Iterable[tuple[int, Tensor]]) -> Iterator[tuple[int, Tensor]]:
-        """Of numbered tensors, summed over all processes, those that this one is to work on."""
+        """Sum numbered tensors over all processes; yield those that this process is to work on."""
         yield from sums
 
     def part(self, rows: Tensor) -> Tensor:
-        """This process's rows of a weight, whose memory they share, or of what lies beside it."""
+        """This process's rows of a weight, in its memory, or of another tensor of as many rows."""
         return rows
 
     def held(self, weight: Tensor) -> Tensor:
-        """What this process holds of a weight, whose memory they share: its rows, or a norm."""
+        """What this process holds of a weight, in its memory: its rows, or a whole norm."""
         return weight
 
     def gathered(self, module: nn.Module) -> AbstractContextManager[None]:
@@ -44,7 +44,7 @@ class Team:
         return nullcontext()
 
     def gather_again(self, module: nn.Module) -> None:
-        """Take what processes have written into their parts of a gathered module's weights."""
+        """Gather a module's weights anew, once processes have written into their parts."""
 
 
 ALONE = Team()

@@ -25,7 +25,7 @@ from grasp_deploy.pruning.schedule import Schedule
 from grasp_deploy.pruning.team import ALONE, Team
 from grasp_deploy.pruning.units import UnitTable
 
-Loss = Callable[[Tensor], Tensor]  # of a model over (B,) places of rows: their mean, in nats
+Loss = Callable[[Tensor], Tensor]  # a model's mean loss over (B,) places of rows, in nats
 
 
 class LearningState:
@@ -159,10 +159,10 @@ def descend(
     loss: Loss,
     team: Team = ALONE,
 ) -> Iterator[StepRecord]:
-    """Steps of gradient descent on `state.values`.
+    """Lower `loss` by gradient descent on `state.values`; yields a record for each step.
 
     `values_at(step)` gives the `(n,)` multipliers and the mask of a step; for None those to be
-    measured. `assign` puts them into the model; all 1 leave it as it is. `loss` is lowered.
+    measured. `assign` puts them into the model; all 1 leave it as it is.
     """
     is_half = next(model.parameters()).dtype == torch.float16
 
@@ -191,7 +191,7 @@ def descend(
 
 
 def _backward(loss: Tensor, state: LearningState, stage: str, factor: int, team: Team) -> float:
-    """Give the `(n,)` values their gradient; the loss of all processes as a number.
+    """Give the `(n,)` values their gradient; return the loss over all processes.
 
     The loss is taken `factor` times as large: gradients of a mean over tokens can round to 0 in
     float16, those of their sum do not. Raises LossError if the loss or a gradient is not finite: a

@@ -50,7 +50,7 @@ from grasp_deploy.pruning.units import UnitTable
 
 NOISE_SHARE = 0.01  # of each input's power, which no other input explains
 PANEL_COLUMNS = 64
-LEFT_BEFORE_CUT = 0.8  # share of a matrix; to copy it for every panel would take half of the time
+LEFT_BEFORE_CUT = 0.8  # share of units left when the matrix is cut: each cut copies it
 
 
 def obs_scores(
@@ -89,8 +89,8 @@ def obs_scores(
 def _gradient_moments(model: nn.Module, units: UnitTable, text: CalibrationText) -> list[Tensor]:
     """`(units, w, w)` mean products over tokens of the gradients at the units' columns, by segment.
 
-    The gradients are those of the summed loss of a token's sequence, in nats. Of experts `(units,)`
-    mean losses.
+    The gradients are those of the summed loss of a token's sequence, in nats. For experts these are
+    `(units,)` mean losses instead.
     """
     linears, choosing = output_projections(model), routers(model)
     moments = []
@@ -142,8 +142,8 @@ def _grams(
 ) -> Iterator[tuple[int, Tensor]]:
     """Float64 mean products over tokens of the inputs of o_proj and down_proj, by scored segment.
 
-    Of this process's part of the tokens, over the number of all. One is made at a time: a model's
-    together would be larger than the model.
+    Sums over this process's part of the tokens, divided by the number of all. One is made at a
+    time: those of a whole model would be larger than the model.
     """
     device, done = device_of(model), len(text.sequences)
     batches = list(text.team.deal(text.sequences)[0].to(device).split(text.batch_size))
@@ -206,8 +206,8 @@ def _panel(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The next units to remove, `(p,)`, their losses, `(p,)`, and the `(n·w, p·w)` factor `F`.
 
-    Behind them the inverse is `inverse - F Fᵀ`. None of the `(n,)` `stays` units is removed. No
-    step waits for the device: there is one for every unit of every layer.
+    After their removal the inverse is `inverse - F Fᵀ`. None of the `(n,)` `stays` units is
+    removed. No step waits for the device, since there is one for every unit of every layer.
     """
     units, width = len(moments), moments.shape[-1]
     blocks = inverse.view(units, width, units, width).diagonal(dim1=0, dim2=2)
