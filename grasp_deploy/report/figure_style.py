@@ -84,7 +84,7 @@ def finished(name: str, title: str, axes: Axes, handles: Sequence[Artist]) -> Dr
 def against_size(
     title: str, note: str, label: str, points: Sequence[tuple[str, Footprint, float, float | None]]
 ) -> tuple[Axes, list[tuple[float, float]], list[Artist]]:
-    """Axes with a figure of each model, by name, against its weights; the places, and a legend."""
+    """Axes that plot a figure of each model against its weights; its points, and legend entries."""
     unit = "GiB" if points[0][1].weight_bytes >= BINARY_UNITS["GiB"] else "MiB"
     axes = new_axes(title, note)
     handles: list[Artist] = []

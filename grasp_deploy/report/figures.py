@@ -59,7 +59,7 @@ def png_files(sections: Sequence[Section]) -> dict[str, bytes]:
 
 
 def check_ours(path: Path, option: str) -> None:
-    """InputError, naming `option`, for no place of a file, or one that `report` did not write."""
+    """Raise InputError, naming `option`, if a file cannot be there or is not one of `report`."""
     if not check_file_place(path, option):
         return
     with readable_disk_errors(path), path.open("rb") as file:
@@ -71,7 +71,7 @@ def check_ours(path: Path, option: str) -> None:
 
 
 def _kept_drawings(models: Sequence[Mapping[str, Any]]) -> Iterator[Drawing]:
-    """Nothing if no other model of the same depth keeps less than the first."""
+    """What each layer keeps; nothing if no other model of that depth keeps less than the first."""
     first, *others = ((model["name"], model["footprint"]["layers"]) for model in models)
     name, dense = first
     pruned = {

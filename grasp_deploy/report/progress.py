@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 
 def share_done(expected: Mapping[str, float], stage: str, share: float) -> float:
-    """The share of a run that is done, by what stages weigh, where a share of a stage is done."""
+    """The share of a run that is done at some share of a stage; `expected` weighs the stages."""
     names = list(expected)
     before = sum(expected[name] for name in names[: names.index(stage)])
     return (before + share * expected[stage]) / sum(expected.values())
@@ -57,8 +57,8 @@ def share_done(expected: Mapping[str, float], stage: str, share: float) -> float
 def stage_bars(console: Console, expected: Mapping[str, float] = {}) -> Iterator[OnProgress]:
     """Follow rows of metrics with a bar for each stage.
 
-    Where the console is no terminal, with a line at a stage's end and every few seconds before.
-    Stages in `expected` have a bar together too, in which they weigh what it says.
+    If the console is no terminal, print a line at a stage's end and every few seconds before.
+    Stages in `expected` also have one bar together, in which its values weigh them.
     """
     tasks: dict[str, Task] = {}  # by label
     told: dict[str, float] = {}  # by label: seconds on the clock at its last line
@@ -90,7 +90,7 @@ def stage_bars(console: Console, expected: Mapping[str, float] = {}) -> Iterator
         label = STAGES.get(row["stage"], row["stage"])
         label = f"{row['member']}: {label}" if "member" in row else label  # of a family
         task = tasks.get(label)
-        if task is None or step < task.completed:  # the first of it, or of the next model's
+        if task is None or step < task.completed:  # its first row, or that of the next model
             logger.info("%s: begins", label)
             task = begin(label, row["steps"])
         again = step == task.completed

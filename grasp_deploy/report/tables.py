@@ -26,7 +26,7 @@ SIZES = (
     ("states, bytes per sequence", "state_bytes_per_sequence", 1, ",.0f"),
     ("tokens that fit beside the weights", "cached_tokens_that_fit", 1, ",.0f"),
 )
-# Of a card's Markdown the two wide columns in few words, so that a row fits 80 columns.
+# As in a card's Markdown, with two wide columns in fewer words: a row fits 80 columns.
 CORPUS_HEAD = ("perplexity on", "tokens", "dense", "pruned", "nats lost")
 PROVENANCE = ("command", "created", "machine", "versions", "settings")
 COMMON = ("schema_version", "benchmark", *PROVENANCE)
@@ -121,7 +121,7 @@ def figure_table(
 ) -> Table:
     """A table whose first column has names, and whose figures stand on the right."""
     table = Table(title=title or None, title_justify="left", caption_justify="left")
-    table.min_width = min(len(title), 60) or None  # else it breaks where the table is narrow
+    table.min_width = min(len(title), 60) or None  # else a narrow table would wrap its title
     table.caption = "\n".join(notes) or None
     for index, head in enumerate(heads):
         if index:

@@ -33,10 +33,10 @@ def paired_error(before: Sequence[float], after: Sequence[float]) -> float | Non
 def stratified_error(
     before: Sequence[float], after: Sequence[float], strata: Sequence[int]
 ) -> float | None:
-    """As `paired_error`, of sequences from several sources in fixed shares.
+    """As `paired_error`, for sequences from several sources in fixed shares.
 
-    What sources differ by is no sampling error: only what sequences of one source differ by is. A
-    source of one sequence tells nothing of that, so then all count as one source.
+    Only differences between sequences of one source are sampling error, not those between sources.
+    A source of one sequence shows none, so then all count as one source.
     """
     differences: dict[int, list[float]] = {}
     for first, second, stratum in zip(before, after, strata, strict=True):

@@ -52,7 +52,7 @@ def differences(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> lis
 
 
 def _difference(ratios: Sequence[float], pooled: float) -> Difference:
-    """`pooled` is the half width of a single repetition's interval."""
+    """Judge the log ratios of one comparison; `pooled` is the half width for one repetition."""
     own = statistics.stdev(ratios) * t_quantile(1 - CONFIDENCE, len(ratios) - 1)
     mean, half_width = statistics.fmean(ratios), max(pooled, own) / math.sqrt(len(ratios))
     outcome = NO_DIFFERENCE
@@ -63,7 +63,7 @@ def _difference(ratios: Sequence[float], pooled: float) -> Difference:
 
 
 def of_repetitions(repetitions: int) -> str:
-    """What a figure shows of its repetitions; below three, that nobody should read a slope."""
+    """A figure's note on its repetitions; below three, that they are too few for a verdict."""
     few = TOO_FEW.format(repetitions)
     return few if repetitions < FEWEST else f"median of {repetitions} repetitions"
 
