@@ -1,4 +1,4 @@
-"""vLLM's Qwen3.5, of a file of its own since vLLM's imports torchvision: others do without."""
+"""Pruned Qwen3.5 in vLLM. A file of its own, since vLLM's Qwen3.5 imports torchvision."""
 
 from unittest.mock import patch
 

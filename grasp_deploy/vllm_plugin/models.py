@@ -49,7 +49,7 @@ class GraspMistralForCausalLM(GraspLlamaForCausalLM, MistralForCausalLM):
 
 
 class GraspMinistral3DecoderLayer(MistralDecoderLayer):
-    """A layer that scales queries by position: vLLM's looks elsewhere than config.json says how."""
+    """A layer that scales queries by position; config.json has the values in rope_parameters."""
 
     def __init__(self, vllm_config: VllmConfig, prefix: str = "") -> None:
         config = copy.copy(layer_config(vllm_config.model_config.hf_config, prefix))
@@ -80,7 +80,7 @@ class GraspQwen2ForCausalLM(GraspLlamaForCausalLM):
 
 
 class OwnConfigMixin:
-    """Gives a layer whose first argument is the model's config its own one."""
+    """Gives a layer its own config, where its first argument is that of the whole model."""
 
     def __init__(
         self, config: PreTrainedConfig, *args: Any, prefix: str = "", **kwargs: Any
@@ -121,7 +121,7 @@ class GraspGraniteDecoderLayer(OwnConfigMixin, granite.GraniteDecoderLayer):
 
 
 class GraspGraniteForCausalLM(granite.GraniteForCausalLM):
-    """A pruned Granite. vLLM's takes neither a backbone nor layers, so its own are named anew."""
+    """A pruned Granite. vLLM's takes no layer class, so the name of its own is patched."""
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         with patch.object(granite, "GraniteDecoderLayer", GraspGraniteDecoderLayer):
@@ -153,7 +153,7 @@ class GraspQwen3MoeDecoderLayer(qwen3_moe.Qwen3MoeDecoderLayer):
 
 
 class GraspQwen3MoeForCausalLM(qwen3_moe.Qwen3MoeForCausalLM):
-    """A pruned Qwen3 with experts. vLLM's takes no backbone, so its own is named anew."""
+    """A pruned Qwen3 with experts. vLLM's takes no backbone, so the name of its own is patched."""
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         if vllm_config.parallel_config.enable_eplb:
