@@ -106,13 +106,13 @@ class BenchRecord(Struct, Generic[Settings, Cell], kw_only=True):
 
 
 def check_positions(models: Sequence[BenchModel], tokens: int, option: str) -> None:
-    """InputError, naming the option, for sequences longer than a model has positions."""
+    """Raise InputError, naming the option, for sequences longer than a model has positions."""
     for model in models:
         limits.check_positions(tokens, read_config(model.path), option, model.name)
 
 
 def check_room(needed_bytes: int, what: str, remedy: str) -> None:
-    """InputError if the machine's memory does not suffice: the kernel would kill some process."""
+    """Raise InputError if the memory does not suffice, before the kernel kills a process."""
     from grasp_deploy.engine.serve import available_memory_bytes  # help needs no safetensors
 
     free_bytes = available_memory_bytes()

@@ -41,7 +41,7 @@ def installed_platform() -> Platform:
 def check_positions(
     tokens: int | None, config: dict[str, Any], option: str, whose: str = "the model"
 ) -> None:
-    """InputError, naming `option`, for more tokens than a parsed config.json has positions."""
+    """Raise InputError, naming `option`, if `tokens` exceed the positions of a parsed config."""
     positions = limits_of(config).max_position_embeddings
     if tokens and positions and tokens > positions:
         raise InputError(
@@ -51,7 +51,7 @@ def check_positions(
 
 
 def refuse_experts(shape: ModelShape, what: str, *, hybrid: bool = False) -> None:
-    """InputError for a model with experts, or, if `hybrid`, with linear attention."""
+    """Raise InputError for a model with experts, or, if `hybrid`, with linear attention."""
     if shape.experts_per_token or (hybrid and shape.linear):
         has = "experts" if shape.experts_per_token else "linear attention"
         raise InputError(
@@ -67,7 +67,7 @@ def tensor_parallel_sizes(shape: ModelShape) -> list[int]:
 
 
 def check_tensor_parallel(shape: ModelShape, size: int) -> None:
-    """InputError, naming the layers, if `size` workers cannot share every layer evenly.
+    """Raise InputError, naming the layers, if `size` workers cannot share every layer evenly.
 
     vLLM itself compares the size with the widest layer only, and dies on a narrower one.
     """

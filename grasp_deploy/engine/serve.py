@@ -91,7 +91,7 @@ def check_before_serving(directory: Path, vllm_arguments: Sequence[str]) -> None
 
 
 def _check_parallel(shape: ModelShape, flags: ServerFlags, platform: Platform) -> None:
-    """InputError if vLLM cannot spread the model as the flags ask."""
+    """Raise InputError if vLLM cannot spread the model as the flags ask."""
     check_tensor_parallel(shape, flags.tensor_parallel_size)
     pipeline_stages(shape, flags.pipeline_parallel_size)
     # Without compilation, which LoRA rules out there, the CPU build warms nothing up. Then every

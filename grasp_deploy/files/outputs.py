@@ -66,7 +66,7 @@ def _drop_left(output: Path) -> None:
 
 
 def check_file_place(path: Path, option: str) -> bool:
-    """InputError, naming `option`, if no file can be written there; True if one exists.
+    """Raise InputError, naming `option`, if no file can be written there; True if one exists.
 
     A checkpoint takes no file: its manifest would no longer match.
     """
@@ -176,7 +176,7 @@ def changed_files(directory: Path, stated: Mapping[str, str]) -> list[str]:
 
 
 def refuse_inside_checkpoint(output: Path) -> None:
-    """InputError if an output lies in the folder of a pruned checkpoint."""
+    """Raise InputError if an output lies in the folder of a pruned checkpoint."""
     for parent in output.absolute().parents:
         if PLAN_FILE in manifest_of(parent):
             raise InputError(

@@ -225,7 +225,7 @@ def end_tokens(model: PreTrainedModel, of_tokenizer: int | None) -> set[int]:
 
 
 def check_tokens(token_ids: Tensor, config: dict[str, Any]) -> None:
-    """InputError if `(n, T)` sequences do not fit the model of a parsed config.json."""
+    """Raise InputError if `(n, T)` sequences do not fit the model of a parsed config.json."""
     check_positions(token_ids.shape[1], config, "--sequence-length")
     largest, vocabulary = int(token_ids.max()), limits_of(config).vocab_size
     if largest >= vocabulary:

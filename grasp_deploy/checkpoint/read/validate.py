@@ -57,7 +57,7 @@ def read_stored_model(directory: Path) -> StoredModel:
 
 
 def refuse_quantised(shape: ModelShape) -> None:
-    """InputError for a model whose weights were quantised."""
+    """Raise InputError for a model whose weights were quantised."""
     if shape.quantization is not None:
         raise InputError(
             f"the model is quantised ({shape.quantization}), and this wants plain weights: "
@@ -207,7 +207,7 @@ def holds_tokenizer(directory: Path) -> bool:
 
 
 def check_tokenizer(directory: Path) -> None:
-    """InputError if the folder holds no tokenizer."""
+    """Raise InputError if the folder holds no tokenizer."""
     if not holds_tokenizer(directory):
         raise InputError(
             f"{directory} holds no tokenizer ({', '.join(TOKENIZER_FILES)}): "

@@ -33,7 +33,7 @@ PORTION_REQUESTS = 256
 
 
 def check_installed() -> None:
-    """InputError if lm-eval is not installed."""
+    """Raise InputError if lm-eval is not installed."""
     if find_spec("lm_eval") is None:
         raise InputError("lm-eval is not installed: run pip install 'grasp-deploy[eval]'")
 
@@ -52,7 +52,7 @@ def load_tasks(names: Sequence[str], files: Sequence[Path]) -> dict[str, Loaded]
 
 
 def check_names(names: Sequence[str], files: Sequence[Path]) -> None:
-    """InputError if no task is named, or one twice; a file's task is called after the file."""
+    """Raise InputError if no task is named, or one twice; a file's task has the file's name."""
     asked = [*names, *(path.stem for path in files)]
     if not asked:
         raise InputError("no task is named: give --tasks, --preset or --task-file")
