@@ -159,7 +159,7 @@ def with_room(run: PreparedRun, learn: Callable[[bool], T]) -> T:
     """Return `learn(False)`, or, if a GPU's memory runs out, `learn(True)` with weights on the CPU.
 
     The second call goes on from what the stages saved in the first. Other failures become an
-    InputError of one line; so does a lack of memory if several processes share the run.
+    InputError of one line; so does a lack of memory where weights cannot wait on the CPU.
     """
     with explained_failures(run):
         try:

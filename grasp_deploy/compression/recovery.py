@@ -54,7 +54,7 @@ from grasp_deploy.pruning.training import freeze, recompute
 
 STAGE, WEIGHTS = stages.RECOVERY, "recovered"  # files of the state, and of the result
 TOKENS_A_STEP = 1024
-RATE = 1.5e-3  # a step relative to a weight's size; at 2 % Qwen2.5-Coder-0.5B forgets a lot
+RATE = 1.5e-3  # of a weight's size in a step; by 2 % Qwen2.5-Coder-0.5B forgets what it knew
 WARMUP_SHARE = 0.05  # of the steps, in which the learning rate rises; then it falls to 0
 STATE_BYTES = 14  # for each weight that learns: itself, two moments, the best so far
 SAVING_PAUSES = 4  # usual pauses for each second that saving takes: a twentieth of the time

@@ -169,7 +169,7 @@ def budget_record(budget: Budget, mask: Tensor) -> dict[str, Any]:
 def finished_plan(output: Path, run: PreparedRun) -> Plan | None:
     """The plan of an output that is complete and what this run would make, else None.
 
-    It is if options, seed, files and release are the same.
+    Options, seed, files and release have to be the same.
     """
     try:
         plan = intact_plan(output)

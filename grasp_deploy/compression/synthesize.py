@@ -28,9 +28,9 @@ from grasp_deploy.pruning.projection import project
 def synthesize(config: CompressConfig, output: Path, *, kv_keep: float | None = None) -> ModelShape:
     """Write the config.json of `config.model` pruned by a random mask; returns its shape.
 
-    `config.model` is a config.json, a model folder or a hub id. Else budget, shapes and seed count.
-    `kv_keep` is the share of KV groups to keep, by number; FFN channels then take the
-    rest of the budget. The folder `output` appears whole or not at all.
+    `config.model` is a config.json, a model folder or a hub id; the other options that matter are
+    budget, shapes and seed. `kv_keep` is the share of KV groups to keep, by number; FFN channels
+    then take the rest of the budget. The folder `output` appears whole or not at all.
     """
     if output.exists():
         raise InputError(f"the output {output} exists: name another folder")

@@ -70,7 +70,7 @@ def answer_to_its_name(folder: Path) -> None:
 def engine_environment(platform: Platform, workers: int, *, sized: bool = True) -> dict[str, str]:
     """The environment to start vLLM in: this process's, with each CPU worker given cores.
 
-    With `sized` the arguments size the KV cache, and the variable that would override them goes.
+    With `sized` the arguments size the KV cache, and the variable that overrides them is removed.
     """
     environment = dict(os.environ)
     if sized:

@@ -21,7 +21,7 @@ from grasp_deploy.pruning.team import ALONE, Team
 LOGITS_AT_ONCE = 2**22  # of each model, at some 20 bytes: more would not fit a processor's caches
 LOGITS_ON_GPU = 2**25  # where fewer take longer to launch than to compute
 BETAS = (0.9, 0.99)
-LEAST_SIZE = 1e-3  # to which a weight's rate is relative: zeros have to move too, as in Adafactor
+LEAST_SIZE = 1e-3  # least size that a weight's rate goes by: zeros must move too, as in Adafactor
 
 
 class Measured(NamedTuple):

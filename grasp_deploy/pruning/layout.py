@@ -109,7 +109,7 @@ def features_of(units: Tensor, width: int) -> Tensor:
 
 
 def kept_columns(linear: nn.Linear, kept: Tensor) -> Tensor:
-    """Indices of the input columns of an output projection, of those `(n,)` units that are kept."""
+    """Indices of an output projection's input columns for the kept ones of its `(n,)` units."""
     return features_of(kept.nonzero().flatten(), linear.in_features // len(kept))
 
 

@@ -29,7 +29,7 @@ class LayerCut:
     dense: dict[Units, int]  # F, K
 
     def features(self, units: Units, rows: int) -> Tensor:
-        """Indices of the kept ones among `rows` rows or columns, of which each unit has as many."""
+        """Indices of the kept ones among `rows` rows or columns, which units share evenly."""
         return features_of(self.kept[units], rows // self.dense[units])
 
 

@@ -32,11 +32,11 @@ class Team:
         yield from sums
 
     def part(self, rows: Tensor) -> Tensor:
-        """This process's rows of a weight, in its memory, or of another tensor of as many rows."""
+        """This process's rows of a weight, as a view, or of another tensor with as many rows."""
         return rows
 
     def held(self, weight: Tensor) -> Tensor:
-        """What this process holds of a weight, in its memory: its rows, or a whole norm."""
+        """What this process holds of a weight, as a view: its rows, or all of a norm."""
         return weight
 
     def gathered(self, module: nn.Module) -> AbstractContextManager[None]:

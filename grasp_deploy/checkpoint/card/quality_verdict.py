@@ -26,7 +26,7 @@ BROKEN_NATS = 0.5
 # of many sequences, more of few (Student's t), more again of several tasks together (Bonferroni).
 ERRORS = 2.0
 RISK = 0.05  # both ways
-MANY = 1_000  # samples; with more, Student's t is no longer smaller
+MANY = 1_000  # samples; more of them make Student's t no smaller
 
 Row = Mapping[str, Any]
 

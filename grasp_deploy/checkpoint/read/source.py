@@ -116,7 +116,7 @@ def _refuse_revision(name: str, revision: str | None) -> None:
 
 
 def resolve_config(name: str, revision: str | None = None) -> Path:
-    """The config.json of a file's name or hub id, or a model's folder; InputError for neither."""
+    """The path of a named or a hub model's config.json, or of a model's folder; else InputError."""
     path = path_of(name)
     if kind_of(path) == "file":
         _refuse_revision(name, revision)
@@ -128,7 +128,7 @@ def resolve_config(name: str, revision: str | None = None) -> Path:
 
 
 def fewest_positions(paths: Iterable[Path], at_most: int) -> int:
-    """The longest sequence that all of these models were made for, but `at_most` tokens."""
+    """The longest sequence, up to `at_most` tokens, that all of these models were made for."""
     found = (limits_of(read_config(path), path).max_position_embeddings for path in paths)
     return min([at_most, *filter(None, found)])
 
