@@ -25,7 +25,7 @@ from grasp_deploy.bench.record import (
     check_room,
 )
 from grasp_deploy.checkpoint.footprint import Load, kv_bytes
-from grasp_deploy.checkpoint.limits import BLOCK_TOKENS, check_vllm_runs
+from grasp_deploy.checkpoint.limits import BLOCK_TOKENS, check_vllm_runs, served_shape
 from grasp_deploy.config.option import (
     BENCH_DTYPE_HELP,
     BENCH_SEED_HELP,
@@ -133,6 +133,9 @@ def bench_throughput(
     A cell without samples says in `refused` why: that batch did not fit in the GPU's memory. Raises
     InputError for what cannot be measured, and ChildError if an engine fails.
     """
+    if settings.engine == "vllm" and settings.dtype == "auto":
+        platform = vllm_platform(settings.device, settings.enforce_eager)
+        models = [replace(model, shape=served_shape(model.shape, platform)) for model in models]
     settings = checked(models, settings)
     with ExitStack() as stack:
         asks = _start(stack, models, settings, on_progress)

@@ -23,6 +23,7 @@ from grasp_deploy.checkpoint.limits import (
     check_vllm_runs,
     installed_platform,
     pipeline_stages,
+    served_shape,
 )
 from grasp_deploy.checkpoint.read.validate import check_tokenizer, config_and_shape, read_folder
 from grasp_deploy.engine.child import log_tail, running
@@ -115,8 +116,8 @@ def _check_parallel(shape: ModelShape, flags: ServerFlags, platform: Platform) -
 def serve_command(directory: Path, vllm_arguments: Sequence[str], platform: Platform) -> list[str]:
     """The command that serves a folder with the vLLM of this interpreter.
 
-    It listens on 127.0.0.1, reads the files that were checked, and computes in the dtype of plain
-    weights, unless a flag says otherwise: vLLM itself would round float32 to a half type.
+    It listens on 127.0.0.1, reads the files that were checked, and computes in the dtype of
+    `served_shape`, unless a flag says otherwise: vLLM itself would round float32 to a half type.
     """
     flags = read_flags(vllm_arguments)
     # -P: like the command `vllm`, import nothing from the current folder.
@@ -124,7 +125,8 @@ def serve_command(directory: Path, vllm_arguments: Sequence[str], platform: Plat
     if flags.host is None and flags.uds is None:
         command += ["--host", HOST]
     shape = read_folder(directory).shape
-    command += flags.own_format(shape.dtype if shape.quantization is None else None)
+    own = served_shape(shape, platform).dtype if flags.dtype is None else shape.dtype
+    command += flags.own_format(own if shape.quantization is None else None)
     return [*command, *cache_flags(directory, flags, platform), *vllm_arguments]
 
 
@@ -201,7 +203,8 @@ def cpu_cache_bytes(model: Path, available_bytes: int) -> int:
     """Room for one full context and at least 4 GiB, but at most a quarter of the free memory."""
     config, shape = config_and_shape(model)
     tokens = limits_of(config).max_position_embeddings or 0
-    wanted = max(CPU_CACHE_BYTES, tokens * shape.kv_bytes_per_token())
+    per_token = served_shape(shape, "cpu").kv_bytes_per_token()
+    wanted = max(CPU_CACHE_BYTES, tokens * per_token)
     return min(wanted, available_bytes // 4)
 
 

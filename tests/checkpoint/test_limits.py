@@ -1,10 +1,12 @@
 """Which tensor-parallel sizes and platforms a model of uneven layers fits."""
 
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 
 import pytest
+import torch
 
 from grasp_deploy.checkpoint.format.shapes import LayerShape, ModelShape, model_shape
 from grasp_deploy.checkpoint.limits import (
@@ -91,6 +93,15 @@ def test_head_sizes_without_a_kernel_are_refused_on_the_cpu_only() -> None:
     check_vllm_runs(shape_of((1, 1), head_dim=8), "cuda")
     with pytest.raises(InputError, match=re.escape("the model's heads are 8 wide, and vLLM's CPU")):
         check_vllm_runs(shape_of((1, 1), head_dim=8), "cpu")
+
+
+def test_four_bits_want_avx512_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = replace(shape_of((1, 1)), is_packed=True)
+    for capability, refused in (("AVX2", True), ("AVX512", False), ("DEFAULT", False)):
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda c=capability: c)
+        check_vllm_runs(packed, "cuda")
+        with pytest.raises(InputError, match="AVX-512") if refused else nullcontext():
+            check_vllm_runs(packed, "cpu")
 
 
 @pytest.mark.parametrize(

@@ -256,7 +256,7 @@ def test_the_last_refit_goes_on_with_the_layer_where_it_was_killed(
     """In the dtype that it began in, though a loaded processor would now time another."""
     save_tiny("llama", tmp_path / "model", dtype=torch.bfloat16)
     monkeypatch.setattr(stages, "SAVE_EVERY_SECONDS", -1.0)
-    monkeypatch.setattr(loading, "is_bfloat16_fast", lambda: True)
+    monkeypatch.setattr(loading, "bfloat16_rate", lambda: 2.0)
     config = replace(quick, model=str(tmp_path / "model"), **COMPENSATED, compensation=True)
     whole, rows = compressed(config, tmp_path / "whole")
     assert whole.provenance["compensation"], "the refit stayed"
@@ -269,7 +269,7 @@ def test_the_last_refit_goes_on_with_the_layer_where_it_was_killed(
     with pytest.raises(Killed):
         compress(config, RunOptions(tmp_path / "out", on_progress=kill))
     rows.clear()
-    monkeypatch.setattr(loading, "is_bfloat16_fast", lambda: False)
+    monkeypatch.setattr(loading, "bfloat16_rate", lambda: 0.5)
     compress(config, RunOptions(tmp_path / "out", resume=True, on_progress=rows.append))
     steps = [row["step"] for row in rows if row["stage"] == "compensation"]
     assert steps == [layers - 1, layers]

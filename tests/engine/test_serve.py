@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from grasp_deploy.checkpoint import cpu
 from grasp_deploy.checkpoint.write.quantize import quantize
 from grasp_deploy.engine import serve as module
 from grasp_deploy.engine.serve import (
@@ -92,12 +93,20 @@ def test_another_format_is_the_users_choice(model: Path) -> None:
         assert serve_command(model, arguments, "cuda") == [*VLLM, str(model), *ours, *arguments]
 
 
-def test_what_is_served_has_the_weights_dtype_unless_they_are_quantised(tmp_path: Path) -> None:
+def test_what_is_served_has_the_weights_dtype_unless_they_are_quantised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a CPU takes a hundred times as long for it."""
     save_tiny("llama", tmp_path / "dense", dtype=torch.bfloat16)
     edit_json(tmp_path / "dense" / "config.json", dtype="float32")
     assert serve_command(tmp_path / "dense", [], "cuda")[-2:] == ["--dtype", "bfloat16"]
     quantize(tmp_path / "dense", "int8", tmp_path / "int8")
     assert "--dtype" not in serve_command(tmp_path / "int8", [], "cuda")
+    for rate, served in ((0.005, "float32"), (0.5, "bfloat16")):
+        monkeypatch.setattr(cpu, "bfloat16_rate", lambda rate=rate: rate)
+        command = serve_command(tmp_path / "dense", [], "cpu")
+        assert command[command.index("--dtype") + 1] == served
+        assert served not in serve_command(tmp_path / "dense", ["--dtype", "half"], "cpu")
 
 
 def test_the_cpu_cache_takes_a_full_context_if_memory_allows(model: Path, tmp_path: Path) -> None:

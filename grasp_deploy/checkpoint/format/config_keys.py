@@ -82,6 +82,12 @@ class Quantization(Struct):
     """What was done to the weights after they were trained or cut."""
 
     quant_method: str
+    format: str | None = None  # of compressed-tensors
+
+    @property
+    def is_packed(self) -> bool:
+        """Several weights share one number, as those of 4 bits do."""
+        return self.format == "pack-quantized" or self.quant_method in ("awq", "gptq")
 
 
 class Sizes(Limits, kw_only=True):

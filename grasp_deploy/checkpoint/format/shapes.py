@@ -50,9 +50,8 @@ class LayerShape(Struct, frozen=True, omit_defaults=True):
     @property
     def stated(self) -> dict[str, int]:
         """The layer's entry in `per_layer_config`."""
-        sizes: dict[str, int] = structs.asdict(self)
-        del sizes["num_experts" if self.num_experts is None else "intermediate_size"]
-        return {name: size for name, size in sizes.items() if size}
+        other = "intermediate_size" if self.num_experts else ""
+        return {key: size for key, size in structs.asdict(self).items() if size and key != other}
 
 
 @dataclass(frozen=True)
@@ -72,6 +71,7 @@ class ModelShape:
     dtype: str
     mixed_attention: bool = False  # some layers see a window, and some see all
     quantization: str | None = None  # the method, where the weights were quantised afterwards
+    is_packed: bool = False  # several quantised weights share one number
     stored_bytes: int | None = None  # of such weights; shape and dtype do not tell them
     experts_per_token: int = 0  # 0: no layer has experts
     scales_queries: bool = False  # at some of its positions
@@ -114,14 +114,14 @@ class ModelShape:
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """Name and shape of every tensor of the checkpoint, in the order of the layers."""
-        d = self.hidden_size
-        shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.vocab_size, d)}
+        ends = (self.vocab_size, self.hidden_size)
+        shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": ends}
         for index in range(len(self.layers)):
             for tail, shape in self._layer_tensor_shapes(index).items():
                 shapes[f"model.layers.{index}.{tail}"] = shape
-        shapes["model.norm.weight"] = (d,)
+        shapes["model.norm.weight"] = ends[1:]
         if not self.tied_embeddings:
-            shapes["lm_head.weight"] = (self.vocab_size, d)
+            shapes["lm_head.weight"] = ends
         return shapes
 
     def _layer_tensor_shapes(self, index: int) -> dict[str, tuple[int, ...]]:
@@ -242,6 +242,7 @@ def model_shape(config: dict[str, Any]) -> ModelShape:
         dtype=_dtype(sizes),
         mixed_attention=layer_kinds.is_mixed(sizes, family, has_window),
         quantization=quantization.quant_method if quantization else None,
+        is_packed=quantization is not None and quantization.is_packed,
         experts_per_token=(sizes.num_experts_per_tok or 0) if family.has_experts else 0,
         scales_queries=(rope.scales_from or math.inf) < (sizes.max_position_embeddings or math.inf),
         linear=linear,
@@ -252,8 +253,7 @@ def model_shape(config: dict[str, Any]) -> ModelShape:
 
 def dense_shape(config: dict[str, Any]) -> ModelShape:
     """The shape of the dense model that a pruned config.json came from (its global sizes)."""
-    dense = {key: value for key, value in config.items() if key not in APART}
-    return replace(model_shape(dense), pruned=False)
+    return replace(model_shape({k: v for k, v in config.items() if k not in APART}), pruned=False)
 
 
 def _refuse_foreign_keys(config: dict[str, Any], family: Family) -> None:

@@ -7,14 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
-from functools import cache, partial
 from pathlib import Path
-from timeit import repeat
 from typing import Any
 
 import torch
 from tokenizers.models import BPE
-from torch import Tensor, matmul, nn
+from torch import Tensor, nn
 from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
@@ -26,6 +24,7 @@ from transformers import (
 from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.utils import logging as transformers_logging
 
+from grasp_deploy.checkpoint.cpu import FASTER, bfloat16_rate
 from grasp_deploy.checkpoint.format.families import register
 from grasp_deploy.checkpoint.format.shapes import DTYPES, limits_of, model_shape, read_config
 from grasp_deploy.checkpoint.limits import check_positions
@@ -43,8 +42,6 @@ ALSO_DECLARED = {
 }
 # Never code nor Mistral's own format: `engine.flags.FORMAT` tells vLLM the same.
 TOKENIZERS = {"local_files_only": True, "trust_remote_code": False, "mistral_format": False}
-FASTER = 1.25  # times float32's rate, for a CPU to compute in bfloat16
-BLOCK = 768  # rows and columns of a product that takes some milliseconds on one core
 STANDARD_DEVIATION = 0.02  # of random weights: outputs stay finite in float16, however deep
 register()
 
@@ -178,16 +175,8 @@ def wanted_dtype(stated: str, device: torch.device, dtype: str) -> torch.dtype:
     On a CPU it is float32 instead, unless that is bfloat16 and this machine multiplies it faster.
     """
     own: torch.dtype = getattr(torch, stated if dtype == "auto" else dtype)
-    is_fast = device.type != "cpu" or (own == torch.bfloat16 and is_bfloat16_fast())
+    is_fast = device.type != "cpu" or (own == torch.bfloat16 and bfloat16_rate() > FASTER)
     return own if dtype != "auto" or is_fast else torch.float32
-
-
-@cache
-def is_bfloat16_fast() -> bool:
-    """True if the CPU multiplies bfloat16 clearly faster than float32, by the best of six runs."""
-    both = (torch.ones(BLOCK, BLOCK, dtype=each) for each in (torch.float32, torch.bfloat16))
-    plain, half = (min(repeat(partial(matmul, each, each), number=1, repeat=6)) for each in both)
-    return plain > FASTER * half
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
+from grasp_deploy.checkpoint import cpu
+from grasp_deploy.checkpoint.cpu import bfloat16_rate
 from grasp_deploy.checkpoint.read import loading
-from grasp_deploy.checkpoint.read.loading import is_bfloat16_fast, wanted_dtype
+from grasp_deploy.checkpoint.read.loading import wanted_dtype
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -15,7 +19,7 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda")
 def test_a_cpu_takes_bfloat16_where_it_is_fast(
     is_fast: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "is_bfloat16_fast", lambda: is_fast)
+    monkeypatch.setattr(loading, "bfloat16_rate", lambda: 1.5 if is_fast else 1.0)
     expected = torch.bfloat16 if is_fast else torch.float32
     assert wanted_dtype("bfloat16", CPU, "auto") == expected
     assert wanted_dtype("bfloat16", GPU, "auto") == torch.bfloat16
@@ -23,10 +27,19 @@ def test_a_cpu_takes_bfloat16_where_it_is_fast(
     assert wanted_dtype("bfloat16", CPU, "float16") == torch.float16
 
 
-def test_the_rate_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    for ratio in (2.0, 0.5):
-        seconds = {torch.float32: ratio, torch.bfloat16: 1.0}
-        monkeypatch.setattr(loading, "repeat", lambda f, s=seconds, **_: [s[f.args[0].dtype]])
-        is_bfloat16_fast.cache_clear()
-        assert is_bfloat16_fast() == (ratio > 1)
-    is_bfloat16_fast.cache_clear()
+@pytest.mark.parametrize(("seconds", "turns"), [(0.5, 6), (100.0, 1)])
+def test_one_product_tells_of_an_imitated_bfloat16(
+    seconds: float, turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = []
+
+    def repeat(product: Any, number: int, repeat: int) -> list[float]:
+        is_half = product.args[0].dtype == torch.bfloat16
+        taken.extend([is_half] * repeat)
+        return [seconds if is_half else 1.0] * repeat
+
+    monkeypatch.setattr(cpu, "repeat", repeat)
+    bfloat16_rate.cache_clear()
+    assert bfloat16_rate() == 1 / seconds
+    assert sum(taken) == turns
+    bfloat16_rate.cache_clear()
