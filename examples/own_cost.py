@@ -1,4 +1,4 @@
-"""Compress the embedded model from Python, under a cost function of one's own.
+"""Compress the embedded model from Python, under your own cost function.
 
 python examples/own_cost.py OUTPUT
 """
@@ -18,9 +18,9 @@ from grasp_deploy.pruning.units import UnitTable
 
 
 def slow_second_half(units: UnitTable, shape: ModelShape) -> Tensor:
-    """Weights of each unit, `(N,)`; four times as dear in the later half of the layers.
+    """Parameters of each unit, `(N,)`; four times as dear in the second half of the layers.
 
-    Use case: a pipeline over two GPUs, of which the second is a quarter as fast.
+    Use case: a pipeline over two GPUs, where the second is a quarter as fast.
     """
     d, group, head = shape.hidden_size, shape.query_heads_per_group, shape.head_dim
     factors = [1.0 if 2 * layer < units.layers else 4.0 for layer in range(units.layers)]

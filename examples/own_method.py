@@ -1,4 +1,4 @@
-"""Compress the embedded model from Python, by a method of one's own.
+"""Compress the embedded model from Python, by your own method.
 
 python examples/own_method.py OUTPUT
 """
@@ -21,7 +21,7 @@ from grasp_deploy.pruning.layout import output_projections
 
 @torch.no_grad()
 def first_layers(model: nn.Module, budget: Budget, text: CalibrationText) -> Tensor:
-    """Norms of each unit's output columns; twice as high in the earlier half of the layers."""
+    """Mean squared norm of each unit's output columns; doubled in the first half of the layers."""
     scores = []
     for segment, linear in output_projections(model).items():
         size = budget.units.segment_sizes[segment]

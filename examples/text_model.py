@@ -1,8 +1,8 @@
-"""Save the language model of a Gemma 3 or Ministral 3 that also sees, which `compress` takes.
+"""Save the language model inside a Gemma 3 or Ministral 3 with vision, so that `compress` takes it.
 
     python examples/text_model.py google/gemma-3-4b-it gemma-3-4b-text
 
-The vision tower is left out. The words and weights of the language model stay as they are.
+The vision tower is left out. Vocabulary and weights of the language model stay as they are.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, Auto
 def main(model: str, output: str) -> None:
     whole: Any = AutoModelForImageTextToText.from_pretrained(model)
     config, words = whole.config.text_config, whole.model.language_model.embed_tokens
-    # The model that sees is what decides, and its own config may say otherwise than this one.
+    # The weights decide: the config of the whole model may differ from its text config.
     config.tie_word_embeddings = whole.lm_head.weight is words.weight
-    with torch.device("meta"):  # whose weights are replaced
+    with torch.device("meta"):  # its weights are replaced below
         text = AutoModelForCausalLM.from_config(config)
     text.model, text.lm_head = whole.model.language_model, whole.lm_head
     text.generation_config = whole.generation_config
