@@ -71,7 +71,9 @@ class ThroughputSettings:
     )
     enforce_eager: bool = option(ENFORCE_EAGER_HELP, False)
     device: str = option(DEVICE_HELP, "auto")
-    dtype: str = option(BENCH_DTYPE_HELP, "auto")
+    dtype: str = option(
+        f"{BENCH_DTYPE_HELP[:-1]}, or float32 where vLLM's CPU only imitates bfloat16.", "auto"
+    )
     seed: Seed = option(BENCH_SEED_HELP, 0)
     random_weights: bool = False  # filled in for the record
 
