@@ -111,7 +111,6 @@ class _Recovery:
         if config.gradient_checkpointing:
             recompute(student)
         self.distiller = Distiller(teacher, student, team())
-        self.kept_in = getattr(torch, run.base.shape.dtype)
         self.best: dict[str, Tensor] = {}
         self.failure = ""  # why it ended before the last step
         self.record: dict[str, Any] = {"step": 0, "seconds": 0.0, "metrics": []}
@@ -217,8 +216,9 @@ class _Recovery:
 
     def _check(self) -> float:
         """Measure on held-out text, keep the weights if they are best; return the divergence."""
-        parts = self.distiller.parts
-        rounded = {n: p.to("cpu", self.kept_in, copy=True) for n, p in parts.items()}
+        parts, dtype_of = self.distiller.parts, self.run.base.shape.dtype_of
+        dtypes = {name: getattr(torch, dtype_of(name)) for name in parts}
+        rounded = {n: p.to("cpu", dtypes[n], copy=True) for n, p in parts.items()}
         with self._replaced(rounded):  # as they would be written
             measured = self.distiller.measure(self.run.blocks.heldout)
         judges = self.run.split.judges

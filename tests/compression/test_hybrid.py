@@ -22,10 +22,10 @@ from grasp_deploy.checkpoint.read.validate import read_folder
 from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.compression.compress import compress
-from grasp_deploy.compression.run_options import RunOptions
+from grasp_deploy.compression.run_options import RunOptions, Start
 from grasp_deploy.errors import InputError
-from tests.compression.conftest import MakeConfig
-from tests.tiny import VARIANTS, save_tiny, stated, tiny_config
+from tests.compression.conftest import Killed, MakeConfig
+from tests.tiny import RANDOM, VARIANTS, save_tiny, stated, tiny_config
 
 IDS = torch.arange(1, 25)[None]
 IN_FLOAT32 = ("A_log", "linear_attn.norm.weight")
@@ -79,6 +79,31 @@ def test_the_language_model_is_cut_and_the_rest_is_left_out(
     with torch.no_grad():
         dense, pruned = (load(folder, dtype="float32")(IDS).logits for folder in (base, output))
     assert dense.shape == pruned.shape and not torch.equal(dense, pruned)
+
+
+@pytest.mark.slow
+def test_a_recovery_keeps_what_is_in_float32(make_config: MakeConfig, tmp_path: Path) -> None:
+    """Also one by itself, and one that goes on after a kill."""
+    base, cut = tmp_path / "model", tmp_path / "cut"
+    save_whole(base)
+    quick = {"keep": 0.6, "method": RANDOM, "scale_epochs": 0}
+    config = make_config(model=str(base), recover=4096, **quick)
+
+    def stop(row: dict[str, Any]) -> None:
+        if row["stage"] == "recovery" and row["step"] == 3:
+            raise Killed
+
+    whole = compress(config, RunOptions(tmp_path / "whole")).plan
+    with pytest.raises(Killed):
+        compress(config, RunOptions(tmp_path / "out", on_progress=stop))
+    assert compress(config, RunOptions(tmp_path / "out", resume=True)).plan.fitted == whole.fitted
+    compress(replace(config, recover=None), cut)
+    compress(config, RunOptions(tmp_path / "healed"), Start(checkpoint=cut))
+    for folder in (tmp_path / "out", tmp_path / "healed"):
+        shape, tensors = read_folder(folder).shape, load_file(folder / "model.safetensors")
+        wide = {name for name, t in tensors.items() if t.dtype == torch.float32}
+        assert wide == shape.in_float32 and len(wide) == 2
+        assert all(check.ok for check in verify(folder))
 
 
 @pytest.mark.parametrize(
