@@ -6,9 +6,11 @@ the prunable cost apart. Bisection finds the smallest that holds the bound.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import torch
@@ -122,7 +124,8 @@ def _smallest_within(run: PreparedRun, workspace: Workspace, options: RunOptions
     """The plan of the smallest budget within the bound; it also states the cost of the next one."""
     bound, share = run.config.max_loss, run.config.bound_step
     assert bound is not None, "the config asks for it"
-    keeps = [1.0, *(round(1 - step * share, 6) for step in range(1, round(1 / share)))]
+    steps = range(1, math.ceil(1 / Fraction(str(share))))  # of a decimal, as for the budget
+    keeps = [1.0, *(round(1 - step * share, 6) for step in steps)]
     possible = [keep for keep in keeps if keep * run.budget.total_cost >= run.budget.smallest_limit]
     holds, breaks, start = 0, len(possible), FROM_DENSE  # places in the list
     held: Plan | None = None
