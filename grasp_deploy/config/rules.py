@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
 from grasp_deploy.config.compress_options import COST_OF_BUDGET, METHODS, SIZES, CompressOptions
 from grasp_deploy.config.option import assigned, flag
@@ -13,6 +14,8 @@ BUDGETS = (*SIZES, "max_loss")
 DEPLOYMENT = ("concurrency", "context", "kv_dtype", "gpu_memory_utilization", "overhead")
 COST_MODELS = ("parameters", "kv-bytes", "memory", "latency")
 IN_BYTES = ("weights", "kv_per_token", "gpu_memory", "overhead")
+OWN_TEXT = re.compile(r"self([:@=].*)?")
+NO_WEIGHT = re.compile(r".*=[-+]?(0+\.?0*|\.0+)(e[-+]?\d+)?")
 
 
 def rule_problems(config: CompressOptions) -> list[str]:
@@ -118,11 +121,17 @@ def _unused(config: CompressOptions) -> Iterator[str]:
         ("ridge", config.compensation, "nothing is refitted without compensation"),
         ("batch", config.cost_model == "latency", f"--cost {config.cost_model} counts no time"),
         ("kv_cost_factor", counts_both, "only one kind of unit has a cost"),
-        ("own_temperature", "self=0" not in config.calibration, "the model writes nothing"),
+        ("own_temperature", writes_own(config.calibration), "the model writes nothing"),
         ("bound_step", config.is_bound, "no --max-loss is given"),
     ):
         if not is_used and _is_given(config, name):
             yield f"{assigned(config, name)} has no effect, since {reason}: drop it"
+
+
+def writes_own(texts: Sequence[str]) -> bool:
+    """True if the model writes text of its own: it does unless one gives that no weight."""
+    own = [text for text in texts if OWN_TEXT.fullmatch(text)]
+    return not own or not all(map(NO_WEIGHT.fullmatch, own))
 
 
 def _is_given(config: CompressOptions, name: str) -> bool:

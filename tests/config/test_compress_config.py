@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -35,6 +36,15 @@ def test_the_models_own_text_is_beside_what_is_given(given: Any, read: tuple[str
     assert config.as_dict()["calibration"] == list(read), "what is recorded says what was read"
     with pytest.raises(InputError, match=r"--calibration \[3\] is not allowed"):
         CompressConfig("m", keep=0.5, calibration=[3])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("own", "writes"),
+    [("self", True), ("self:0=0.01", True), ("self=0", False), ("self:a.txt=0.0e1", False)],
+)
+def test_a_temperature_is_of_text_that_has_a_weight(own: str, writes: bool) -> None:
+    with nullcontext() if writes else pytest.raises(InputError, match="model writes nothing"):
+        CompressConfig("m", keep=0.5, calibration=("c4", own), own_temperature=2.0)
 
 
 def test_every_stage_follows_the_number_of_sequences() -> None:
