@@ -13,6 +13,7 @@ from grasp_deploy.cli.console import print_json
 from grasp_deploy.cli.options import Json, Output, Overwrite, takes_fields
 from grasp_deploy.cli.ranks import joined_ranks
 from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.config.rules import writes_own
 from grasp_deploy.errors import InputError
 
 RECOVER_TOKENS = 10**6
@@ -61,6 +62,8 @@ def heal_command(
     inherited = FROM_PLAN if "calibration" in given else (*OF_TEXTS, *FROM_PLAN)
     stored = {name: made[name] for name in inherited if name in made}
     values = {"keep": 1.0, "recover": RECOVER_TOKENS, **stored, **given}
+    if not writes_own(values.get("calibration", ())):
+        values.pop("own_temperature", None)
     config = CompressConfig.from_dict({"model": str(base), **values}, "the plan")
     local = [text.what for text in calibration_sources(config.calibration) if text.is_local]
     if "calibration" not in given and local:  # a stranger's plan may name any file

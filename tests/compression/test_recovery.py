@@ -202,6 +202,19 @@ def test_a_resumed_recovery_reads_what_it_began_with(
     assert caplog.text.count(told) == 2, "to calibrate and to recover on"
 
 
+def test_the_temperature_of_text_that_heal_leaves_out(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    """The plan has one, which nobody could drop."""
+    text, cut = make_config(keep=0.6).calibration[0], tmp_path / "cut"
+    own = {"calibration": (text, "self"), "own_temperature": 2.0, "sequences": 24}
+    compress(make_config(keep=0.6, **RANDOM_MASK, **own), cut)
+    texts = ("--calibration", text, "--calibration", "self=0.0")
+    document("heal", cut, *texts, "--recover", "4k", "-o", tmp_path / "out", "--json")
+    (healing,) = load_plan(tmp_path / "out" / PLAN_FILE).provenance["healing"]
+    assert healing["config"]["own_temperature"] == CompressConfig.own_temperature
+
+
 def test_text_that_recovery_cannot_read(make_config: MakeConfig) -> None:
     short = make_config(keep=0.6, recover=1, rounds=1, scale_epochs=0, sequences=2)
     with pytest.raises(InputError, match=r"1 sequence, held out .* give --recover 64 or more"):
