@@ -119,8 +119,9 @@ def found_platform() -> Platform | None:
 def _predicted(model: BenchModel, settings: KvSettings, context_tokens: int) -> Cell:
     shape, memory_bytes = model.shape, settings.memory_bytes
     pool_bytes = memory_bytes - shape.weight_bytes
-    token_bytes = shape.kv_bytes_per_token()
-    capacity = predict_capacity(pool_bytes, token_bytes, context_tokens, settings.block_tokens)
+    token_bytes, state_bytes = shape.kv_bytes_per_token(), shape.state_bytes_per_sequence
+    sizes = token_bytes, context_tokens, settings.block_tokens, state_bytes
+    capacity = predict_capacity(pool_bytes, *sizes)
     if capacity.sequences < 1:
         raise InputError(
             f"--gpu-memory of {format_bytes(memory_bytes)} is too little for the "

@@ -27,15 +27,22 @@ class KvCapacity:
 
 
 def predict_capacity(
-    pool_bytes: int, bytes_per_token: int, context_tokens: int, block_tokens: int
+    pool_bytes: int,
+    bytes_per_token: int,
+    context_tokens: int,
+    block_tokens: int,
+    state_bytes: int = 0,
 ) -> KvCapacity:
     """Predict what a cache of `pool_bytes` holds in blocks of `block_tokens`.
 
-    A block holds keys and values of all layers. A sequence takes whole blocks.
+    A block holds keys and values of all layers. A sequence takes whole blocks, and `state_bytes`
+    whatever its length.
     """
-    blocks = pool_bytes // (bytes_per_token * block_tokens)
+    block_bytes = bytes_per_token * block_tokens
     blocks_per_sequence = -(-context_tokens // block_tokens)
-    return KvCapacity(blocks * block_tokens, blocks // blocks_per_sequence)
+    sequences = pool_bytes // (blocks_per_sequence * block_bytes + state_bytes)
+    blocks = (pool_bytes - sequences * state_bytes) // block_bytes
+    return KvCapacity(blocks * block_tokens, sequences)
 
 
 @dataclass(frozen=True)

@@ -154,9 +154,10 @@ def serve_fit(checkpoint: Path, config: CompressConfig) -> Served:
     shape, load, room = model_shape(read_config(checkpoint)), load_of(config), room_of(config)
     platform, pool, measured = found_platform(), pool_bytes(shape, load, room), None
     token_bytes = shape.kv_bytes_per_token(load.kv_bytes_per_value)
-    block_tokens = BLOCK_TOKENS[platform or "cuda"]
-    capacity = predict_capacity(pool, token_bytes, load.context_tokens, block_tokens)
-    predicted = Deployed(shape.weight_bytes, capacity.cached_tokens * token_bytes, capacity)
+    state_bytes, block_tokens = shape.state_bytes_per_sequence, BLOCK_TOKENS[platform or "cuda"]
+    capacity = predict_capacity(pool, token_bytes, load.context_tokens, block_tokens, state_bytes)
+    cache = capacity.cached_tokens * token_bytes + capacity.sequences * state_bytes
+    predicted = Deployed(shape.weight_bytes, cache, capacity)
     if platform is not None:
         size = {"dtype": shape.dtype, "kv_cache_memory_bytes": pool}
         measured = deployed(checkpoint, {**size, **_engine_options(shape, load)})

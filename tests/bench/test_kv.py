@@ -62,6 +62,21 @@ def test_sequences_take_whole_blocks() -> None:
     assert predict_capacity(10 * 48 + 47, 3, 16, 16) == KvCapacity(160, 10)
     assert predict_capacity(10 * 48, 3, 17, 16) == KvCapacity(160, 5)
     assert predict_capacity(10 * 48, 3, 161, 16) == KvCapacity(160, 0)
+    # The state of a sequence as well, of two blocks, and of a byte more.
+    assert predict_capacity(10 * 48, 3, 17, 16, 96) == KvCapacity(96, 2)
+    assert predict_capacity(10 * 48, 3, 17, 16, 97) == KvCapacity(80, 2)
+
+
+def test_a_cache_holds_the_states_of_linear_attention(tmp_path: Path) -> None:
+    stated = tiny_config("qwen3_5_text", dtype="bfloat16")
+    stated.to_json_file(tmp_path / "config.json")
+    record = kv_record([tmp_path / "config.json"], "--context", "500", "--predict-only")
+    ((model,), (cell,)) = record["models"], record["cells"]
+    tokens, sequences = cell["predicted"].values()
+    used = tokens * cell["kv_bytes_per_token"]
+    used += sequences * model["footprint"]["state_bytes_per_sequence"]
+    block_bytes = record["settings"]["block_tokens"] * cell["kv_bytes_per_token"]
+    assert 0 <= cell["memory_bytes"] - used < block_bytes
 
 
 @pytest.mark.vllm
