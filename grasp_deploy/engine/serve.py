@@ -204,7 +204,7 @@ def cpu_cache_bytes(model: Path, available_bytes: int) -> int:
     config, shape = config_and_shape(model)
     tokens = limits_of(config).max_position_embeddings or 0
     per_token = served_shape(shape, "cpu").kv_bytes_per_token()
-    wanted = max(CPU_CACHE_BYTES, tokens * per_token)
+    wanted = max(CPU_CACHE_BYTES, shape.state_bytes_per_sequence + tokens * per_token)
     return min(wanted, available_bytes // 4)
 
 

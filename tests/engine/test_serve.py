@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from grasp_deploy.checkpoint import cpu
+from grasp_deploy.checkpoint.read.validate import config_and_shape
 from grasp_deploy.checkpoint.write.quantize import quantize
 from grasp_deploy.engine import serve as module
 from grasp_deploy.engine.serve import (
@@ -24,7 +25,7 @@ from grasp_deploy.engine.serve import (
 from grasp_deploy.errors import ChildError, InputError
 from tests.cli.command import edit_json
 from tests.installed import pretend
-from tests.tiny import VARIANTS, random_kept, save_tiny, slice_by_hand
+from tests.tiny import VARIANTS, random_kept, save_tiny, slice_by_hand, tiny_config
 
 GIBIBYTE = 2**30
 VLLM = [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve"]
@@ -117,6 +118,12 @@ def test_the_cpu_cache_takes_a_full_context_if_memory_allows(model: Path, tmp_pa
     assert cpu_cache_bytes(config, 20 * GIBIBYTE) == 5 * GIBIBYTE
     edit_json(config, max_position_embeddings=64)
     assert cpu_cache_bytes(config, 64 * GIBIBYTE) == 4 * GIBIBYTE
+    tokens = 8 * GIBIBYTE // (2 * per_token // 3)  # one layer of three has linear attention
+    stated = tiny_config("qwen3_5_text", dtype="float32", max_position_embeddings=tokens)
+    stated.to_json_file(config)
+    shape = config_and_shape(config)[1]
+    expected = tokens * shape.kv_bytes_per_token() + shape.state_bytes_per_sequence
+    assert cpu_cache_bytes(config, 64 * GIBIBYTE) == expected
 
 
 def test_a_sound_model_passes_and_others_are_refused(model: Path, tmp_path: Path) -> None:
