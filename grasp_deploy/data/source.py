@@ -51,7 +51,7 @@ class TextSource:
     def prompts(self) -> TextSource | None:
         """The prompts that the model's own text answers, if any are named."""
         what = self.what.partition(":")[2]
-        return replace(self, what=what) if what else None
+        return replace(self, what=what) if self.is_own and what else None
 
     @property
     def is_local(self) -> bool:
@@ -150,7 +150,9 @@ def display_name(what: str) -> str:
     """A text as others may see it: without the folders that it lies in."""
     if what.startswith(f"{OWN}:"):
         return f"{OWN}:{display_name(what.removeprefix(f'{OWN}:'))}"
-    return what if find_corpus(what) else Path(what).name
+    if not find_corpus(what):
+        return Path(what).name
+    return f"hf:{Path(what).name}" if what.startswith(("hf:/", "hf:.")) else what
 
 
 def _is_path(text: str) -> bool:

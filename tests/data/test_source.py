@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from grasp_deploy.data import TextSource, calibration_sources, evaluation_source
+from grasp_deploy.data.source import display_name
 from grasp_deploy.errors import InputError
 
 WIKITEXT = "hf:Salesforce/wikitext:wikitext-2-raw-v1"
@@ -93,6 +94,25 @@ def test_a_split_without_effect_and_an_empty_part() -> None:
     for text in ("", "=c4", "mine=", "c4@"):
         with pytest.raises(InputError, match=r"^--text .* lacks a part"):
             evaluation_source(text, option="--text")
+
+
+@pytest.mark.parametrize(
+    ("what", "prompts"),
+    [
+        ("self:asks.txt", "asks.txt"),
+        (f"self:{WIKITEXT}", WIKITEXT),
+        *((what, None) for what in ("self", "c4", WIKITEXT, "hf:org/name", "a:b.txt")),
+    ],
+)
+def test_only_own_text_answers_prompts(what: str, prompts: str | None) -> None:
+    found = TextSource(what).prompts
+    assert (found and found.what) == prompts
+
+
+def test_a_text_is_shown_without_its_folders() -> None:
+    shown = {"c4": "c4", WIKITEXT: WIKITEXT, "a/b.txt": "b.txt", "self:a/b.txt": "self:b.txt"}
+    shown |= {"hf:/home/me/name:en": "hf:name:en", "hf:../name": "hf:name"}
+    assert {what: display_name(what) for what in shown} == shown
 
 
 def test_the_same_text_under_other_names(folder: Path) -> None:

@@ -21,7 +21,7 @@ from grasp_deploy.checkpoint.card.quality_verdict import BROKEN, NEEDS_HEALING, 
 from grasp_deploy.checkpoint.format.shapes import ModelShape, dense_shape
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_pruned, load_plan
 from grasp_deploy.checkpoint.read.validate import read_folder
-from grasp_deploy.data.source import TextSource
+from grasp_deploy.data.source import TextSource, display_name
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import read_text, readable_disk_errors, sync, write_files
 from grasp_deploy.files.json_files import as_json, read_json, typed
@@ -207,7 +207,7 @@ def _corpus(source: str) -> str:
         return f"the model's own text, which answers {_corpus(text.prompts.what)}"
     if text.is_own:
         return "the model's own text"
-    return f"`{source if source.startswith('hf:') else Path(source).name}`"
+    return f"`{display_name(source)}`"
 
 
 def corpus_cells(row: Mapping[str, Any]) -> list[str]:

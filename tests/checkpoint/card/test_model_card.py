@@ -108,6 +108,8 @@ def test_what_made_the_model_is_told(demo_checkpoint: Path) -> None:
     assert "from 0.5000 to 0.3750 nats per token, and the loss to 2.2500" in healed
     only_healed = card(demo_checkpoint, healing=[HEALING], fitted=["a"], compensation=[])
     assert "Compensation: " in plain and "Compensation: " not in only_healed
+    hub = {"source": "hf:org/name:en", "sequences": 64, "sequence_length": 32}
+    assert " 32 tokens of `hf:org/name:en`." in card(demo_checkpoint, calibration=hub)
     losses = {"heldout_dense": None, "heldout_pruned": None}
     assert "held out" in plain and "held out" not in card(demo_checkpoint, losses=losses)
 
