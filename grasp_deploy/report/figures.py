@@ -93,17 +93,17 @@ def kept_drawing(
 ) -> Drawing:
     """The share of the dense layers' units that each layer keeps, one line for each model.
 
+    A dense layer without such a unit has no point, as one with linear attention has no KV heads.
     `name` is one of UNITS; `pruned` are names and layers of models by the index of their look.
-    Layers with linear attention have no KV heads, and no point.
     """
     unit, title = UNITS[name]
     title = f"{title}, layer by layer"
     axes = new_axes(title, f"{note}; legend: of all layers together")
     handles = []
     for index, (model, layers) in pruned.items():
-        places = [place for place, layer in enumerate(dense) if layer[unit]]
-        shares = [layers[place][unit] / dense[place][unit] for place in places]
-        axes.plot(places, shares, linewidth=1.3, markersize=3.5, **look_of(index))
+        pairs = enumerate(zip(dense, layers, strict=True))
+        shares = {at: after[unit] / before[unit] for at, (before, after) in pairs if before[unit]}
+        axes.plot([*shares], [*shares.values()], linewidth=1.3, markersize=3.5, **look_of(index))
         share = sum(layer[unit] for layer in layers) / sum(layer[unit] for layer in dense)
         axes.axhline(share, color=look_of(index)["color"], linewidth=1, linestyle=DOTTED)
         handles.append(line_handle(index, f"{model}: {share:.1%}"))

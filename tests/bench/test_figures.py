@@ -94,3 +94,9 @@ def test_kept_shares_layer_by_layer_where_a_layer_can_be_compared() -> None:
         other["footprint"]["layers"][0] |= no_heads
         section = section_of("kv", records.kv_record([dense, other]))
         assert len(list(figure_groups([section]))) == 1
+    for model in (dense, pruned):  # a layer with linear attention has no heads to keep
+        model["footprint"]["layers"][0] |= {"num_attention_heads": 0, "num_key_value_heads": 0}
+    section = section_of("kv", records.kv_record([dense, pruned]))
+    _, (_, _, (_, heads)) = figure_groups([section])
+    (line, *_) = axes_of(heads).get_lines()
+    assert (list(line.get_xdata()), heights_of(heads, 0)) == ([1], [1.0])
