@@ -28,6 +28,7 @@ from grasp_deploy.bench.show import (
 )
 from grasp_deploy.bench.throughput import Cell, ThroughputRecord
 from grasp_deploy.checkpoint.footprint import Footprint
+from grasp_deploy.checkpoint.format.shapes import DTYPES
 from grasp_deploy.report.tables import add_group, figure_table
 from grasp_deploy.stats.noise import NO_DIFFERENCE, Difference, of_repetitions
 from grasp_deploy.stats.wording import common_outcome, grouped, listed, span
@@ -76,9 +77,9 @@ def decode_step_bytes(footprint: Footprint, cell: Cell) -> float:
     cached_tokens = cell.batch * (cell.prompt_tokens + cell.new_tokens / 2)
     weight_bytes = footprint.weight_bytes
     if not footprint.tied_embeddings:
-        width = weight_bytes // footprint.parameters
+        width = int(DTYPES[footprint.dtype].strip("BF")) // 8  # embeddings are never quantised
         weight_bytes -= footprint.vocab_size * footprint.hidden_size * width
-    return weight_bytes + cached_tokens * footprint.kv_bytes_per_token
+    return max(0, weight_bytes) + cached_tokens * footprint.kv_bytes_per_token
 
 
 def prefill_operations(footprint: Footprint, cell: Cell) -> float:

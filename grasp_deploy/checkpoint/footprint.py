@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, to_builtins
 
@@ -48,7 +48,7 @@ class Footprint(Struct, frozen=True, omit_defaults=True):
     """
 
     pruned: bool
-    dtype: str
+    dtype: Literal["float32", "bfloat16", "float16"]  # as in DTYPES
     hidden_size: Size
     vocab_size: Size
     tied_embeddings: bool

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from msgspec import convert
+from msgspec import convert, structs
 
 from grasp_deploy.bench.throughput import Cell, Sample
 from grasp_deploy.bench.throughput_show import (
@@ -93,6 +93,17 @@ def test_decoding_moves_the_weights_and_the_cache() -> None:
     for tied in (False, True):  # a tied table is read as the output projection
         dense = footprint_of(tie_word_embeddings=tied)
         assert decode_step_bytes(dense, cell(4, 100, 20)) == weight_bytes + cache_bytes
+
+
+def test_an_embedding_stays_plain_where_weights_are_quantised() -> None:
+    table_bytes, weight_bytes = 2 * 32000 * 4096, 4 * 2**30  # at less than a byte a weight
+    quantised = structs.replace(
+        footprint_of(), weight_bytes=weight_bytes, quantization="compressed-tensors"
+    )
+    cache_bytes = 4 * 110 * 32 * 2 * 4096 * 2
+    assert (
+        decode_step_bytes(quantised, cell(4, 100, 20)) == weight_bytes - table_bytes + cache_bytes
+    )
 
 
 def test_a_prefill_counts_linear_layers_attention_and_the_last_logits() -> None:
