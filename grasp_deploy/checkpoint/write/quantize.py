@@ -132,7 +132,8 @@ def difference(directory: Path, plain: Path) -> tuple[str, int]:
     if foreign := sorted(manifest_of(directory).keys() - beside.keys() - own):
         return foreign[0], 0
     for name, path in beside.items():
-        if name != "config.json" and sha256(directory / name) != sha256(path):
+        there = directory / name
+        if name != "config.json" and not (there.is_file() and sha256(there) == sha256(path)):
             return name, 0
     for made in _quantised(model, chosen, preset, lambda done, total: None, {}):
         found = {name: read_tensor(left.pop(name), name) for name in made if name in left}

@@ -111,6 +111,7 @@ def test_what_stands_beside_the_weights(demo_checkpoint: Path, tmp_path: Path) -
     for change in (
         lambda: edit_json(folder / "config.json", rope_theta=7.0),
         lambda: edit_json(folder / "generation_config.json", eos_token_id=7),
+        lambda: (folder / "generation_config.json").unlink(),
         lambda: save_file(held[path], path, {"format": "pt"}),
     ):
         saved = {file: file.read_bytes() for file in folder.iterdir()}
