@@ -201,8 +201,10 @@ def server_flags(first: BenchModel, vllm_arguments: Sequence[str]) -> tuple[str,
 
 def bench_serve_environment() -> dict[str, str]:
     """The child's environment, in which no proxy is used for servers on this machine."""
-    local = [*filter(None, [os.environ.get("no_proxy")]), "127.0.0.1", "localhost"]
-    return {**os.environ, "no_proxy": ",".join(local), "NO_PROXY": ",".join(local)}
+    names = "no_proxy", "NO_PROXY"  # the user's may be in either
+    stated = dict.fromkeys(filter(None, map(os.environ.get, names)))
+    local = ",".join([*stated, "127.0.0.1", "localhost"])
+    return {**os.environ, **dict.fromkeys(names, local)}
 
 
 def load_arguments(

@@ -148,5 +148,7 @@ def test_the_arguments_of_a_load() -> None:
 
 def test_no_proxy_stands_between_the_load_and_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "example.org")
+    monkeypatch.setenv("NO_PROXY", "example.net")
     environment = bench_serve_environment()
-    assert environment["NO_PROXY"] == environment["no_proxy"] == "example.org,127.0.0.1,localhost"
+    both = "example.org,example.net,127.0.0.1,localhost"
+    assert environment["NO_PROXY"] == environment["no_proxy"] == both
