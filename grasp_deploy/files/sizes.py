@@ -33,7 +33,7 @@ def parse_bytes(text: str, flag: str) -> int:
         value = float(match[1]) * BYTES_OF_UNIT[match[2]] if match else math.nan
     except (ValueError, KeyError):
         value = math.nan
-    if not (0 if match and match[2] else 2**20 - 1) < value < 2**63:
+    if not (1 if match and match[2] else 2**20) <= value < 2**63:
         units = ", ".join(SIZE_UNITS)
         raise InputError(f"{flag} {text!r} is not a size: write it like 9GiB, with one of {units}")
     return int(value)

@@ -16,7 +16,9 @@ def test_sizes_are_read_and_written() -> None:
     assert written == ["12 bytes", "64.00 KiB", "1.50 GiB"]
 
 
-@pytest.mark.parametrize("text", ["", "-1GiB", "0", "2", "9 apples", "nan", "1..2", "1e30"])
+@pytest.mark.parametrize(
+    "text", ["", "-1GiB", "0", "2", "9 apples", "nan", "1..2", "1e30", "0.5B", "1e-9KB"]
+)
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"--weights .* is not a size: write it like 9GiB"):
         parse_bytes(text, "--weights")
