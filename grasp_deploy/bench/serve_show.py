@@ -73,7 +73,8 @@ def headlines(record: ServeRecord) -> Iterator[dict[str, Any]]:
         outcomes += [no_claim] * (len(found) < len(cells))
         sentence = f"{failed:,} of {sum(cell.asked for cell in cells):,} requests failed"
         if found:
-            what = f"the output tokens per second of {record.baseline} over {len(found)} loads"
+            loads = counted(len(found), "load")
+            what = f"the output tokens per second of {record.baseline} over {loads}"
             sentence += f"; {gain_in_words(found, what, len(cells[0].samples))}"
         outcome = no_claim if failed else common_outcome(outcomes)
         yield record.line(model, outcome, f"{sentence}.")

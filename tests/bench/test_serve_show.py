@@ -21,6 +21,10 @@ def test_rates_against_the_first_model() -> None:
         del cell["samples"][2:]
     _, twice = headlines(typed(made))
     assert twice["outcome"] == UNDECIDED and "(n=2): repeat at least 3 times" in twice["sentence"]
+    del made["cells"][4:], made["cells"][1:3]
+    made["cells"][1]["load"] = made["cells"][0]["load"]
+    _, once = headlines(typed(made))
+    assert "over 1 load: " in once["sentence"]
     _, same = headlines(typed(serve_record([DENSE, {**DENSE, "name": "dense#2"}])))
     assert same["outcome"] == NO_DIFFERENCE
 
