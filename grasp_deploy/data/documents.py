@@ -92,10 +92,14 @@ def remote_documents(
     try:
         if corpus.streamed_documents:
             name, start, stop = parse_split(split)
+            if "%" in start + stop or "-" in start + stop:
+                raise ValueError("it is streamed: its slices count rows from its start, as [:900]")
             first = int(start or 0)
             last = int(stop) if stop else first + corpus.streamed_documents
             stream = islice(load(split=name, streaming=True), first, max(first, last))
             rows = Dataset.from_list(list(stream))
+            if not rows:
+                raise ValueError("there are no such rows")
         else:
             rows = load(split=split)
     except (OSError, ValueError, RuntimeError, DatasetsError) as error:
