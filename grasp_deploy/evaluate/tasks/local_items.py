@@ -122,7 +122,7 @@ def _item(where: str, line: str, layout: Layout) -> dict[str, Any]:
         row = msgspec.json.decode(line, type=layout, strict=False)  # an index may be text
     except msgspec.DecodeError as error:
         raise InputError(
-            f"{where} is not a {layout.__name__} item like line 1 ({error}): mend that line, or "
+            f"{where} is not a {layout.__name__} item like the first ({error}): mend that line, or "
             "put it in another file"
         ) from None
     text, choices, gold = row.prompt()

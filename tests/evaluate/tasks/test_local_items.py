@@ -63,7 +63,7 @@ def test_hellaswag_loses_its_marks(tmp_path: Path) -> None:
         ([], "items.jsonl is empty"),
         ([[1]], "line 1 .* not a JSON object"),
         ([{"query": "a"}], "line 1 .* not a multiple-choice item: write objects with the keys {qu"),
-        ([QUERY, CONTEXTS], "line 2 .* not a Query item like line 1 .*missing.*put it in another"),
+        ([QUERY, CONTEXTS], "line 2 .* a Query item like the first .*missing.*put it in another"),
         ([{**QUERY, "choices": ["yes"]}], "line 1 .* length >= 2 - at `\\$.choices`"),
         ([{**QUERY, "choices": ["yes", ""]}], "line 1 .* at `\\$.choices.1.`"),
         ([{**QUERY, "gold": 2}], "names 2 as the right one of 2 choices: give its index, 0 to 1"),
