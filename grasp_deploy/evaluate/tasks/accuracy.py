@@ -91,7 +91,14 @@ def read_tasks_record(path: Path) -> dict[str, Any]:
 def headline(figures: Mapping[str, Any]) -> tuple[str, str]:
     """Metric and filter of a task's accuracy, from lm-eval's figures `{"acc,none": 0.5, ...}`."""
     keys = [key.split(",", 1) for key in figures if "," in key]
-    return next((name, of) for metric in METRICS for name, of in keys if name == metric)
+    found = [(name, of) for metric in METRICS for name, of in keys if name == metric]
+    if not found:
+        raise InputError(
+            f"lm-eval states no accuracy for {figures.get('alias')} (its metrics: "
+            f"{', '.join(name for name, _ in keys) or 'none'}): name a task with one of "
+            f"{', '.join(METRICS)}"
+        )
+    return found[0]
 
 
 def average(cells: Sequence[Cell]) -> dict[str, Any]:

@@ -86,11 +86,13 @@ def _load(name: str, spec: Any, manager: Any) -> Loaded:
             f"task {name} cannot be loaded ({type(error).__name__}: {first_line(error)}): its "
             "items come from the hub; check the network, or give a local --task-file"
         ) from error
-    for task_name, task in loaded["tasks"].items():
-        metrics = task.aggregation()
-        if not metrics.keys() & set(METRICS):
+    metrics = {f"task {n}": [*task.aggregation()] for n, task in loaded["tasks"].items()}
+    if group := loaded["groups"].get(name):
+        metrics[f"group {name}"] = [one.metric for one in group.aggregate_metric_list or ()]
+    for what, stated in metrics.items():
+        if not set(stated) & set(METRICS):
             raise InputError(
-                f"task {task_name} has no accuracy (its metrics: {', '.join(metrics)}): name a "
+                f"{what} has no accuracy (its metrics: {', '.join(stated) or 'none'}): name a "
                 f"task with one of {', '.join(METRICS)}"
             )
     return loaded

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.tasks.accuracy import average, chance, change, headline, task_changes
 
 FOUR, TWO = {"loglikelihoods": [-1.0] * 4}, {"loglikelihoods": [-1.0] * 2}
@@ -38,6 +39,11 @@ def test_the_figure_that_is_the_accuracy(
     figures: dict[str, Any], expected: tuple[str, str]
 ) -> None:
     assert headline(figures) == expected
+
+
+def test_figures_without_an_accuracy() -> None:
+    with pytest.raises(InputError, match=r"no accuracy for both \(its metrics: f1\): name .* acc,"):
+        headline({"alias": "both", "f1,none": 0.5})
 
 
 def test_the_average_is_unweighted() -> None:

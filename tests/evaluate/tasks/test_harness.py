@@ -198,10 +198,13 @@ def index(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stand-in for lm-eval's index of its tasks, which takes many seconds to make."""
 
     def load(specs: list[Any]) -> dict[str, Any]:
-        task = SimpleNamespace(aggregation=lambda: {"word_perplexity": sum})
-        return {"tasks": {specs[0]: task}, "groups": {}}
+        is_group = specs[0] == "both"
+        metric = "acc" if is_group else "word_perplexity"
+        task = SimpleNamespace(aggregation=lambda: {metric: sum})
+        groups = {"both": SimpleNamespace(aggregate_metric_list=None)} if is_group else {}
+        return {"tasks": {specs[0]: task}, "groups": groups}
 
-    known = SimpleNamespace(all_tasks=["arc_easy", "sciq"], load=load)
+    known = SimpleNamespace(all_tasks=["arc_easy", "sciq", "both"], load=load)
     monkeypatch.setattr(harness, "_manager", lambda include_defaults: known)
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
 
@@ -214,6 +217,8 @@ def test_unknown_names_are_answered_with_close_ones(index: None) -> None:
 def test_a_task_without_accuracy_is_refused(index: None) -> None:
     with pytest.raises(InputError, match=r"task sciq has no accuracy .*word_perplexity"):
         load_tasks(["sciq"], [])
+    with pytest.raises(InputError, match=r"group both has no accuracy \(its metrics: none\)"):
+        load_tasks(["both"], [])
 
 
 @pytest.mark.slow
