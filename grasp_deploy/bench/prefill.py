@@ -9,6 +9,7 @@ allocator holds back. On a GPU the measured figures are the caching allocator's 
 from __future__ import annotations
 
 from functools import cache
+from itertools import chain
 
 import torch
 from torch.distributed._tools.mem_tracker import MemTracker  # noqa: TID251  it counts bytes
@@ -20,6 +21,7 @@ from grasp_deploy.checkpoint.cache import CACHE
 from grasp_deploy.checkpoint.read.loading import random_model
 from grasp_deploy.evaluate.models import BenchModel
 
+HELD = ("keys", "values", "conv_states", "recurrent_states")  # the last two by linear attention
 _built = cache(random_model)
 
 
@@ -43,14 +45,15 @@ def live_bytes(model: PreTrainedModel, batch: int, prompt_tokens: int) -> tuple[
 
 
 def prefill(model: PreTrainedModel, batch: int, prompt_tokens: int) -> int:
-    """Run one prefill as a server does, and return the bytes of its KV cache.
+    """Run one prefill as a server does, and return the bytes of its KV cache, states included.
 
     Without a mask (all prompts are full), gradients, or the logits of any position but the last.
     """
     with torch.inference_mode():
         token_ids = torch.zeros((batch, prompt_tokens), dtype=torch.int64, device=model.device)
         output = model(input_ids=token_ids, use_cache=True, logits_to_keep=1)
-    tensors = [tensor for layer in output[CACHE].layers for tensor in (layer.keys, layer.values)]
+    held = (getattr(layer, name, {}) for layer in output[CACHE].layers for name in HELD)
+    tensors = chain.from_iterable(one.values() if isinstance(one, dict) else [one] for one in held)
     return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
 
 
