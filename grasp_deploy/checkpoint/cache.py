@@ -24,11 +24,11 @@ STEP = "grasp_deploy_step"  # the name of an attention implementation
 class PreallocatedLayer(DynamicLayer):
     """A layer's keys and values preallocated at full length; attention sees the filled part."""
 
-    def __init__(self, attention: Any, batch: int, tokens: int, device: torch.device) -> None:
+    def __init__(self, attention: Any, batch: int, tokens: int, like: PreTrainedModel) -> None:
         super().__init__()
         width = attention.head_dim
         shape = (2, batch, attention.k_proj.out_features // width, tokens, width)
-        dtype = attention.k_proj.weight.dtype
+        dtype, device = like.dtype, device_of(like)  # the projections may be quantised
         self.all_keys, self.all_values = torch.zeros(shape, dtype=dtype, device=device)
         self.dtype, self.device = dtype, device
         self.keys, self.values = self.all_keys[:, :, :0], self.all_values[:, :, :0]
@@ -51,11 +51,11 @@ def empty_cache(model: PreTrainedModel, batch: int, tokens: int) -> Cache:
     dynamic = DynamicCache(config=model.config)
     if any(dynamic.is_sliding):
         return dynamic
-    device, layers = device_of(model), list(dynamic.layers)
+    layers = list(dynamic.layers)
     for segment in output_projections(model):
         if segment % 2:  # a KV segment; layers with linear attention have none, but a state
             attention = half_of(model, segment)
-            layers[segment // 2] = PreallocatedLayer(attention, batch, tokens, device)
+            layers[segment // 2] = PreallocatedLayer(attention, batch, tokens, model)
     return Cache(layers)
 
 

@@ -7,6 +7,7 @@ from weakref import ref
 
 import pytest
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
@@ -43,6 +44,14 @@ def test_tokens_are_those_of_generate(variant: str, pruned: bool) -> None:
     assert torch.equal(greedy(model, 7), wanted[:, 11:])
     is_ours = isinstance(empty_cache(model, 1, 9).layers[0], PreallocatedLayer)
     assert is_ours != ("sliding" in variant), "transformers' own cache forgets"
+
+
+def test_the_cache_of_quantised_weights_is_plain() -> None:
+    model: Any = tiny_model("llama", dtype=torch.bfloat16)
+    projection = model.model.layers[0].self_attn.k_proj
+    projection.weight = nn.Parameter(projection.weight.to(torch.int8), requires_grad=False)
+    layer: Any = empty_cache(model, batch=2, tokens=9).layers[0]
+    assert layer.dtype == torch.bfloat16
 
 
 def test_the_cache_is_as_wide_as_each_layer_and_is_never_copied() -> None:
