@@ -71,13 +71,14 @@ def check_ours(path: Path, option: str) -> None:
 
 
 def _kept_drawings(models: Sequence[Mapping[str, Any]]) -> Iterator[Drawing]:
-    """What each layer keeps; nothing if no other model of that depth keeps less than the first."""
+    """What each layer keeps, of other models of the first one's depth and kind that differ."""
     first, *others = ((model["name"], model["footprint"]["layers"]) for model in models)
     name, dense = first
     pruned = {
         index: (other, layers)
         for index, (other, layers) in enumerate(others, start=1)
         if len(layers) == len(dense) and layers != dense
+        if ("num_experts" in layers[0]) == ("num_experts" in dense[0])
     }
     if pruned:
         has_experts = "num_experts" in dense[0]

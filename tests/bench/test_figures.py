@@ -81,18 +81,16 @@ def test_kv_bars_are_the_sequences(measured: bool) -> None:
 def test_kept_shares_layer_by_layer_where_a_layer_can_be_compared() -> None:
     dense, pruned = (records.model(name, num_hidden_layers=2) for name in ("dense", "pruned"))
     pruned["footprint"]["layers"][0]["intermediate_size"] //= 2
-    no_heads = {"num_attention_heads": 0, "num_key_value_heads": 0}  # where attention is linear
-    for one in (dense, pruned):
-        one["footprint"]["layers"][0] |= no_heads
     section = section_of("kv", records.kv_record([dense, pruned]))
-    _, (heading, _, (channels, heads)) = figure_groups([section])
-    assert heights_of(heads, 0) == [1.0] and list(axes_of(heads).get_lines()[0].get_xdata()) == [1]
+    _, (heading, _, (channels, _)) = figure_groups([section])
     assert heading == "What each layer keeps" and heights_of(channels, 0) == [0.5, 1.0]
     assert legend_of(channels)[0] == "pruned: 75.0%"
-    for layers in (2, 1):  # the same, and another depth
-        other = records.model("other", num_hidden_layers=layers)
-        other["footprint"]["layers"][0] |= no_heads
-        section = section_of("kv", records.kv_record([dense, other]))
+    others = [records.model("other", num_hidden_layers=n) for n in (2, 1)]  # the same, not as deep
+    experts = records.model("experts", num_hidden_layers=2)
+    for layer in experts["footprint"]["layers"]:
+        layer["num_experts"] = 8
+    for pair in (*([dense, other] for other in others), [dense, experts], [experts, dense]):
+        section = section_of("kv", records.kv_record(pair))
         assert len(list(figure_groups([section]))) == 1
     for model in (dense, pruned):  # a layer with linear attention has no heads to keep
         model["footprint"]["layers"][0] |= {"num_attention_heads": 0, "num_key_value_heads": 0}
