@@ -69,7 +69,7 @@ def ideal_gain(dense: Footprint, pruned: Footprint, cell: Cell) -> float:
 
 
 def decode_step_bytes(footprint: Footprint, cell: Cell) -> float:
-    """Bytes that one decode step moves: the weights, and the cache of the batch half-way through.
+    """Bytes that one decode step moves: weights, states, and the batch's cache half-way through.
 
     Step i finds `prompt_tokens + i` tokens of each sequence cached, so their mean is the prompt and
     half of the new tokens. An embedding is not read, unless it is the output projection too.
@@ -79,7 +79,8 @@ def decode_step_bytes(footprint: Footprint, cell: Cell) -> float:
     if not footprint.tied_embeddings:
         width = int(DTYPES[footprint.dtype].strip("BF")) // 8  # embeddings are never quantised
         weight_bytes -= footprint.vocab_size * footprint.hidden_size * width
-    return max(0, weight_bytes) + cached_tokens * footprint.kv_bytes_per_token
+    state_bytes = 2 * cell.batch * footprint.state_bytes_per_sequence  # read and written
+    return max(0, weight_bytes) + cached_tokens * footprint.kv_bytes_per_token + state_bytes
 
 
 def prefill_operations(footprint: Footprint, cell: Cell) -> float:

@@ -95,6 +95,12 @@ def test_decoding_moves_the_weights_and_the_cache() -> None:
         assert decode_step_bytes(dense, cell(4, 100, 20)) == weight_bytes + cache_bytes
 
 
+def test_decoding_reads_and_writes_the_states_of_linear_attention() -> None:
+    plain, at = footprint_of(), cell(4, 100, 20)
+    hybrid = structs.replace(plain, state_bytes_per_sequence=1000)
+    assert decode_step_bytes(hybrid, at) == decode_step_bytes(plain, at) + 2 * 4 * 1000
+
+
 def test_an_embedding_stays_plain_where_weights_are_quantised() -> None:
     table_bytes, weight_bytes = 2 * 32000 * 4096, 4 * 2**30  # at less than a byte a weight
     quantised = structs.replace(
