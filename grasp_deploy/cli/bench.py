@@ -127,10 +127,10 @@ def run_bench(
     with stage_bars(stderr) as on_progress:
         record = measure(chosen, command=command, on_progress=on_progress)
     document = to_builtins(record)
+    if output is not None:  # first: whoever reads our output may have gone
+        write_record(output, record)
     if as_json:
         print_json(document)
     else:
         print_report([section_of(kind, document)], [])
-    if output is not None:
-        write_record(output, record)
     return record

@@ -47,6 +47,19 @@ def test_without_a_gpu_it_predicts_up_to_the_models_limit(config: Path, tmp_path
     assert row_of(lines_of(tables(typed(record))[0]), "predicted only: there was no GPU")
 
 
+def test_the_record_is_written_before_it_is_shown(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("grasp_deploy.cli.bench.print_report", interrupted)
+    options = ("--random-weights", "--prompt-tokens", "8", "--device", "cpu")
+    output = tmp_path / "memory.json"
+    ended = grasp_deploy("bench", "memory", config, *options, "-o", output)
+    assert ended.code == 130 and json.loads(output.read_text())["benchmark"] == "memory"
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 def test_a_gpu_measures_what_was_predicted(config: Path) -> None:
