@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from grasp_deploy.checkpoint.read.loading import end_tokens
+from grasp_deploy.checkpoint.verify_answers import greedy_tokens
 from grasp_deploy.data.table import write_chat
 from grasp_deploy.data.tokenizing import tokens
 from grasp_deploy.errors import InputError, printable
@@ -39,22 +40,16 @@ def prompts_for(tokenizer: PreTrainedTokenizerBase) -> list[tuple[str, list[int]
 def answers(model: Any, tokenizer: PreTrainedTokenizerBase) -> list[str]:
     """What a causal model says to each prompt, by its most likely tokens, in one line."""
     told = []
-    ends = sorted(end_tokens(model, tokenizer.eos_token_id))
+    ends = end_tokens(model, tokenizer.eos_token_id)
     for _, prompt in prompts_for(tokenizer):
         ids = torch.tensor([prompt], device=model.device)
         room = model.config.max_position_embeddings - ids.shape[1]
         if room < 1 or not prompt:
             told.append("")
             continue
-        greedy = GenerationConfig(
-            do_sample=False,
-            max_new_tokens=min(ANSWER_TOKENS, room),
-            eos_token_id=ends or None,
-            pad_token_id=0,
-        )
-        everything = torch.ones_like(ids)
-        written = model.generate(ids, attention_mask=everything, generation_config=greedy)
-        new = written[0, ids.shape[1] :]
-        answer = printable(str(tokenizer.decode(new, skip_special_tokens=True))).split()
-        told.append(" ".join([*answer, *CUT * (int(new[-1]) not in ends)]))
+        # Not by generate(), which takes a repetition_penalty from generation_config.json.
+        (new,) = greedy_tokens(model, ids, min(ANSWER_TOKENS, room))
+        end = next((place for place, token in enumerate(new) if token in ends), None)
+        answer = printable(str(tokenizer.decode(new[:end], skip_special_tokens=True))).split()
+        told.append(" ".join([*answer, *CUT * (end is None)]))
     return told
