@@ -87,7 +87,9 @@ def _ask(
     *,
     counts_bytes: bool = False,
 ) -> dict[str, Any]:
-    from grasp_deploy.checkpoint.read.validate import config_and_shape  # help needs no safetensors
+    import torch  # help needs neither
+
+    from grasp_deploy.checkpoint.read.validate import config_and_shape
 
     environment = vllm_child_environment()
     shape = config_and_shape(directory)[1]
@@ -95,11 +97,13 @@ def _ask(
         engine = {**engine, "dtype": shape.dtype}
     check_vllm_runs(shape, installed_platform())
     request = {
-        "engine": {**FORMAT, **engine, "model": str(directory)},
+        # The cache has a size of its own, but vLLM would refuse to start unless 92 % are free.
+        "engine": {**FORMAT, "gpu_memory_utilization": 0.01, **engine, "model": str(directory)},
         "prompts": prompts,
         "new_tokens": new_tokens,
         "counts_bytes": counts_bytes,
     }
+    torch.cuda.empty_cache()  # of the models that this process has loaded and dropped
     with child(__name__, environment, name="vLLM", timeout_seconds=PATIENCE_SECONDS) as ask:
         return ask(request)
 

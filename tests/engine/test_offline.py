@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from grasp_deploy.checkpoint.verify import verify
+from grasp_deploy.engine import offline
 from grasp_deploy.engine.offline import greedy_tokens
 from grasp_deploy.errors import InputError
 from tests.installed import pretend
@@ -27,3 +30,18 @@ def test_models_that_cannot_be_served_are_refused_before_vllm_starts(
     save_tiny("llama", tmp_path, head_dim=8)
     with pytest.raises(InputError, match="the model's heads are 8 wide"):
         greedy_tokens(tmp_path, [[1]], 8)
+
+
+def test_no_share_of_a_gpu_has_to_be_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache has a size, and models that this process compared still lie on the GPU."""
+    pretend(monkeypatch, lambda _: "0.32.0")
+    save_tiny("llama", tmp_path)
+    asked: list[dict[str, Any]] = []
+
+    def ask(request: dict[str, Any]) -> dict[str, Any]:
+        asked.append(request["engine"])
+        return {"tokens": [[1]]}
+
+    monkeypatch.setattr(offline, "child", lambda *_, **__: nullcontext(ask))
+    assert greedy_tokens(tmp_path, [[1]], 1) == [[1]]
+    assert asked[0]["gpu_memory_utilization"] == 0.01 and asked[0]["kv_cache_memory_bytes"]
