@@ -121,7 +121,8 @@ def serve_command(directory: Path, vllm_arguments: Sequence[str], platform: Plat
     """
     flags = read_flags(vllm_arguments)
     # -P: like the command `vllm`, import nothing from the current folder.
-    command = [sys.executable, "-P", "-m", *server_module(), str(directory)]
+    folder = f"./{directory}" if str(directory).startswith("-") else str(directory)  # no flag
+    command = [sys.executable, "-P", "-m", *server_module(), folder]
     if flags.host is None and flags.uds is None:
         command += ["--host", HOST]
     shape = read_folder(directory).shape
@@ -142,7 +143,8 @@ def running_server(
     if read_flags(vllm_arguments).port is None:
         vllm_arguments = [*vllm_arguments, "--port", str(free_port())]
     flags, command, environment = _ready(directory, vllm_arguments)
-    url = f"http://{flags.host or HOST}:{flags.port}"
+    host = flags.host or HOST
+    url = f"http://[{host}]:{flags.port}" if ":" in host else f"http://{host}:{flags.port}"
     environment.pop("VLLM_API_KEY", None)  # our clients on this machine know no key
     with running(command, environment, log_path) as process:
         _wait_until_ready(url, process, timeout_seconds, log_path)

@@ -59,7 +59,7 @@ def with_port(*arguments: str) -> list[str]:
 
 
 def test_the_command_binds_to_this_machine_and_bounds_the_cache(
-    model: Path, monkeypatch: pytest.MonkeyPatch
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "available_memory_bytes", lambda: 64 * GIBIBYTE)
     own = ["--host", "127.0.0.1", *FORMAT]
@@ -67,6 +67,8 @@ def test_the_command_binds_to_this_machine_and_bounds_the_cache(
         size = ["--kv-cache-memory-bytes", str(4 * GIBIBYTE // workers)]
         given = ["-tp", str(workers)]
         assert serve_command(model, given, "cpu") == [*VLLM, str(model), *own, *size, *given]
+    monkeypatch.chdir(shutil.copytree(model, tmp_path / "-x").parent)
+    assert "./-x" in serve_command(Path("./-x"), [], "cpu"), "pathlib drops the dot"
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")  # the older way to size it
     assert serve_command(model, [], "cpu") == [*VLLM, str(model), *own]
 
@@ -217,6 +219,16 @@ def test_serving_repeats_what_the_card_objects_to(
     serve(folder, with_port("--kv-cache-memory-bytes", "9"))
     warning = "warning: by its card this model is broken: it loses 1 nat."
     assert (warning in capsys.readouterr().err) is warns
+
+
+def test_an_ipv6_address_has_brackets_in_a_url(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "check_port", lambda *_: None)  # not every machine has ::1
+    monkeypatch.setattr(module, "_wait_until_ready", lambda *_: None)
+    given = ["--host", "::1", "--port", "8000"]
+    with running_server(model, given, tmp_path / "log") as url:
+        assert url == "http://[::1]:8000"
 
 
 @pytest.mark.parametrize(
