@@ -72,7 +72,7 @@ def check_file_place(path: Path, option: str) -> bool:
     """
     with readable_disk_errors(path):
         with suppress(FileNotFoundError, NotADirectoryError):
-            path.stat()  # raises for a name that is too long
+            staged_at(path).stat()  # raises for a name that is too long to be written to
         refuse_inside_checkpoint(path)
         kind = kind_of(path)
         folder = next(parent for parent in path.absolute().parents if parent.exists())

@@ -15,7 +15,7 @@ from grasp_deploy.files.disk import (
     write_files,
     write_text,
 )
-from grasp_deploy.files.outputs import staged_directory
+from grasp_deploy.files.outputs import check_file_place, staged_directory
 
 
 def test_kinds(tmp_path: Path) -> None:
@@ -66,6 +66,14 @@ def test_a_failure_changes_nothing(tmp_path: Path) -> None:
         write_files({tmp_path / "a": b"new", tmp_path / "a" / "b": b"new"})
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     assert (tmp_path / "a").read_text() == "old"
+
+
+def test_a_name_that_leaves_no_room_for_the_temporary_one_is_refused_at_once(
+    tmp_path: Path,
+) -> None:
+    assert not check_file_place(tmp_path / ("x" * 240), "--output")
+    with pytest.raises(InputError, match="File name too long"):
+        check_file_place(tmp_path / ("x" * 250), "--output")
 
 
 def test_all_is_flushed_before_a_file_gets_its_name(
