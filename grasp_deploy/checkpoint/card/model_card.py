@@ -40,7 +40,7 @@ TASK_HEAD = ("accuracy, %, on", "items", "chance", *MODELS, "change")
 
 FROM_BASE = ("license", "license_name", "license_link", "language", "tags")
 OWN_TAGS = ("pruned", "grasp-deploy", "vllm")
-HEAD = re.compile(r"---\n(.*?)\n---\n", re.DOTALL)
+HEAD = re.compile(r"\s*---\n(.*?)\n---[ \t]*(?:\n|\Z)", re.DOTALL)
 METHODS = {
     "grasp": "learnt gates on the frozen model, from a cut in rounds",
     "progressive": "a cut in rounds by the optimal brain surgeon's loss",
@@ -128,7 +128,7 @@ def card_metadata(directory: Path) -> dict[str, Any]:
     Scalars are read as text, so that the language `no` is not false. Other values are left out.
     """
     try:
-        head = HEAD.match(read_text(directory / "README.md"))
+        head = HEAD.match(read_text(directory / "README.md", "utf-8-sig"))
         stated = yaml.load(head[1], Loader=yaml.BaseLoader) if head else None  # all scalars as str
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return {}

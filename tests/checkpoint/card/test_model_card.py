@@ -127,8 +127,11 @@ def block(from_base: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return head
 
 
-def test_what_the_base_model_states_is_taken_over(tmp_path: Path) -> None:
-    (tmp_path / "README.md").write_text(HEAD)
+@pytest.mark.parametrize(
+    "text", [HEAD, HEAD.removesuffix("\n# Model\n"), "\ufeff" + HEAD, "\n" + HEAD]
+)
+def test_what_the_base_model_states_is_taken_over(text: str, tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text(text)
     stated = card_metadata(tmp_path)
     assert stated == {"license": "llama2", "language": ["en", "no"], "tags": "chat"}
     head = block(stated)
