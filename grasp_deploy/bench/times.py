@@ -108,7 +108,7 @@ def cache_file(shape: ModelShape, engine: Engine, config: CompressConfig) -> Pat
 
 def _of_run(begun: Path | None, config: CompressConfig) -> Times | None:
     """The times of a run with these options, unfinished or finished; None if there is none."""
-    if begun is None:
+    if begun is None or not begun.name:  # the latter is refused as an output later
         return None
     for folder in (begun.with_name(f"{begun.name}.partial"), begun):
         with suppress(InputError):
