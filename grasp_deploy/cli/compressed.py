@@ -40,7 +40,8 @@ def print_family(members: Sequence[dict[str, Any]], output: Path) -> None:
             f"{', '.join(broken)} lost {BROKEN_NATS} nats or more even on the kind of text that it "
             "learnt from: measure before you serve, or keep more"
         )
-    serve = f"; serve a member: grasp-deploy serve {output / whole[-1]}" if whole else ""
+    name = shlex.quote(str(output / whole[-1])) if whole else ""
+    serve = f"; serve a member: grasp-deploy serve {name}" if whole else ""
     print_line(f"wrote {output}{serve}")
 
 

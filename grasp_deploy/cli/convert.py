@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -105,10 +106,11 @@ def quantize_command(
     if as_json:
         print_json({"output": str(output), **footprint(shape).as_dict()})
     else:
+        names = shlex.join([model, str(output)])
         print_line(
             f"wrote {output}, {format_bytes(shape.weight_bytes)} of weights; measure it beside the "
-            f"plain one (grasp-deploy evaluate compare {model} {output} --data TEXT), then "
-            f"serve it: grasp-deploy serve {output}"
+            f"plain one (grasp-deploy evaluate compare {names} --data TEXT), then "
+            f"serve it: grasp-deploy serve {shlex.quote(str(output))}"
         )
         if scheme == "w4a16" and not calibration:
             print_line("rounded to the nearest; with --calibration TEXT four bits lose less")
@@ -157,10 +159,10 @@ def adapter_command(
     if as_json:
         print_json({"output": str(output), "matrices": matrices, "exact": is_exact})
         return
-    print_line(
-        f"wrote {output}, {matrices} matrices cut; serve it: grasp-deploy serve {plan} -- "
-        f"--enable-lora --lora-modules NAME={output} --max-loras 2"
-    )
+    plan = plan.parent if plan.is_file() else plan
+    flags = ["--enable-lora", "--lora-modules", f"NAME={output}", "--max-loras", "2"]
+    command = shlex.join(["grasp-deploy", "serve", str(plan), "--", *flags])
+    print_line(f"wrote {output}, {matrices} matrices cut; serve it: {command}")
     if not is_exact:
         print_line(
             f"an approximation: weights of {plan} were refitted or recovered without the adapter, "
@@ -197,5 +199,6 @@ def gguf_command(
         print_json({"output": str(output), "size_bytes": size_bytes})
     else:
         print_line(
-            f"wrote {output}, {format_bytes(size_bytes)}; run it: llama-server --model {output}"
+            f"wrote {output}, {format_bytes(size_bytes)}; run it: "
+            f"{shlex.join(['llama-server', '--model', str(output)])}"
         )

@@ -95,6 +95,8 @@ def test_the_command(work: None) -> None:
     assert stated["base_model_name_or_path"] == "pruned"
     assert stated["target_modules"] == sorted(SEVEN)
     assert_refused(grasp_deploy(*COMMAND), "the output cut exists")
+    told = grasp_deploy(*COMMAND[:3], "pruned/plan.grasp", "-o", "my cut")
+    assert "serve pruned -- --enable-lora --lora-modules 'NAME=my cut'" in told.stdout
 
 
 def test_of_refitted_weights_it_is_called_an_approximation(
