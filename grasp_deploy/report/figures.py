@@ -51,11 +51,14 @@ def figure_groups(sections: Sequence[Section]) -> Iterator[tuple[str, Section, l
 
 def png_files(sections: Sequence[Section]) -> dict[str, bytes]:
     """PNG content by file name for each figure, named after its section."""
-    return {
-        re.sub(r"[^\w.-]", "-", f"{section.name}-{drawing.name}.png"): png(drawing)
-        for _, section, drawings in figure_groups(sections)
-        for drawing in drawings
-    }
+    files: dict[str, bytes] = {}
+    for _, section, drawings in figure_groups(sections):
+        for drawing in drawings:
+            name = re.sub(r"[^\w.-]", "-", f"{section.name}-{drawing.name}")
+            while f"{name}.png" in files:  # of "a b" and "a-b"
+                name += "-again"
+            files[f"{name}.png"] = png(drawing)
+    return files
 
 
 def check_ours(path: Path, option: str) -> None:

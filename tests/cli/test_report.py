@@ -67,6 +67,14 @@ def test_page_and_figures(folder: Path) -> None:
     assert "<h2>Verdicts</h2>" in (folder / "out/page.html").read_text()
 
 
+def test_records_of_like_names_keep_all_figures(folder: Path) -> None:
+    for name in ("a b.json", "a-b.json"):
+        (folder / name).write_bytes((folder / "memory.json").read_bytes())
+    assert report("a b.json", "a-b.json", "--png", "figures").code == 0
+    names = {path.name for path in (folder / "figures").iterdir()}
+    assert {"a-b-memory.png", "a-b-memory-again.png"} <= names
+
+
 def test_only_figures_of_ours_are_replaced(folder: Path) -> None:
     options = ("kv.json", "--png", "figures")
     assert report(*options).code == 0
