@@ -61,6 +61,8 @@ class NormalEquations:
         Raises LossError if inputs or targets are not finite.
         """
         power = finite_power(self.gram.sums)
+        if not bool(self.target_energy.isfinite()):
+            raise LossError(f"the hidden states are not finite: {OVERFLOW}")
         if not bool(power.any()):
             return weight.double()
         counted = ridge * len(power) / self.gram.tokens

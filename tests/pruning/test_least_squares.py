@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from grasp_deploy.pruning.least_squares import NormalEquations
+from grasp_deploy.pruning.objective import LossError
 from tests.pruning.tiny_units import generator
 
 INPUTS = torch.randn(50, 6, generator=generator(0))
@@ -40,6 +41,14 @@ def test_the_error_is_the_sum_of_squares() -> None:
 def test_inputs_that_are_always_zero_leave_the_weights_alone() -> None:
     solved = normal_equations(torch.randn(50, 3), torch.zeros(50, 6)).solve(WEIGHT, ridge=0.1)
     assert torch.equal(solved, WEIGHT.double())
+
+
+@pytest.mark.parametrize("of_inputs", [True, False])
+def test_what_is_no_number_is_refused(of_inputs: bool) -> None:
+    inputs, targets = INPUTS.clone(), TARGETS.clone()
+    (inputs if of_inputs else targets)[3, 1] = torch.inf
+    with pytest.raises(LossError, match="the hidden states are not finite"):
+        normal_equations(targets, inputs).solve(WEIGHT, ridge=0.1)
 
 
 def test_one_huge_input_does_not_hold_the_others_still() -> None:
