@@ -85,7 +85,7 @@ class StepRecord:
     step: int  # steps done
     steps: int  # steps in all
     loss: float  # nats per token on the step's batch; by default a divergence
-    heldout_loss: float | None  # of the values before this step, where it was measured
+    heldout_loss: float | None  # of the values before this step, if measured and finite
     seconds: float
     mask: Tensor  # (N,) bool
 
@@ -166,11 +166,11 @@ def descend(
     """
     is_half = next(model.parameters()).dtype == torch.float16
 
-    def measure() -> float:
+    def measure() -> float | None:
         assign(values_at(None)[0].detach())
         mean = mean_of(loss, schedule.blocks.heldout_places, schedule.batch_size, team)
         state.consider(mean)
-        return mean
+        return mean if math.isfinite(mean) else None  # a file's record holds no other
 
     while state.step < schedule.steps:
         start = time.perf_counter()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import safetensors.torch
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from grasp_deploy.files.tensors import write_tensors
 from grasp_deploy.pruning.budget import make_budget
 from grasp_deploy.pruning.gates import gated, straight_through
 from grasp_deploy.pruning.objective import LossError, language_loss, mean_loss
@@ -156,6 +158,22 @@ def test_a_gradient_that_is_no_number_stops_the_run_too(model: PreTrainedModel) 
     with pytest.raises(LossError, match="a gradient of the gates stage is not finite at step 1"):
         list(learn("gates", model, state))
     assert not state.values.any()  # as at the start
+
+
+@pytest.mark.parametrize("broken", [torch.nan, torch.inf])
+def test_values_that_overflow_on_heldout_text_are_not_chosen(
+    broken: float, model: PreTrainedModel, tmp_path: Path
+) -> None:
+    state, start = fresh("gates"), torch.zeros(UNITS.size)
+
+    def loss(places: Tensor) -> Tensor:
+        value = language_loss(model, BLOCKS.rows[places])
+        return value if torch.is_grad_enabled() or state.step == 0 else value * broken
+
+    records = list(learn_scores(model, BUDGET, SCHEDULE, state, loss, temperature=1.5))
+    assert torch.equal(state.chosen, start)
+    told = {"metrics": [record.heldout_loss for record in records]}
+    write_tensors(tmp_path / "gates.safetensors", state.tensors(), told)
 
 
 def test_small_gradients_do_not_vanish_in_half_precision() -> None:
