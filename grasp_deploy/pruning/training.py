@@ -176,9 +176,10 @@ def descend(
         start = time.perf_counter()
         heldout_loss = measure() if schedule.is_check(state.step) else None
         values, mask = values_at(state.step)
-        places, share = team.deal(schedule.batch(state.step))
+        batch = schedule.batch(state.step)
+        places, share = team.deal(batch)
         assign(values)
-        tokens = schedule.batch_size * schedule.blocks.train.shape[1]
+        tokens = len(batch) * schedule.blocks.train.shape[1]
         value = _backward(loss(places) * share, state, stage, tokens if is_half else 1, team)
         state.optimizer.param_groups[0]["lr"] = schedule.rate(state.step)
         state.optimizer.step()

@@ -176,14 +176,18 @@ def test_values_that_overflow_on_heldout_text_are_not_chosen(
     write_tensors(tmp_path / "gates.safetensors", state.tensors(), told)
 
 
-def test_small_gradients_do_not_vanish_in_half_precision() -> None:
-    """Adam's first step is the sign of the gradient: 0 where float16 has rounded it away."""
+@pytest.mark.parametrize(("size", "batch_size"), [(3e-5, 3), (1.0, 10**6)])
+def test_small_gradients_do_not_vanish_in_half_precision(size: float, batch_size: int) -> None:
+    """Adam's first step is the sign of the gradient: 0 where float16 has rounded it away.
+
+    Nor do they overflow where a batch takes all sequences and more.
+    """
     moved = []
     for dtype in (torch.float32, torch.float16):
         half = frozen(dtype=dtype)
-        half.lm_head.weight.mul_(3e-5)
+        half.lm_head.weight.mul_(size)
         state = fresh("gates")
-        next(learn("gates", half, state))
+        next(learn("gates", half, state, replace(SCHEDULE, batch_size=batch_size)))
         moved.append(state.values.detach().sign())
     assert float((moved[0] == moved[1]).float().mean()) > 0.99
 
