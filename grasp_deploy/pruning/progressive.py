@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from grasp_deploy.pruning.budget import Budget
-from grasp_deploy.pruning.projection import descending, project
+from grasp_deploy.pruning.projection import chunked, descending, places_in, project
 
 
 def cut_round(
@@ -50,8 +50,10 @@ def by_rank(scores: Tensor, budget: Budget) -> Tensor:
 
     Learning starts from them. At first it moves every score by about the same: the number of steps
     until a unit crosses the cut should depend on its rank, not on the scale of its loss. Equals are
-    ordered as the projection orders them.
+    ordered as the projection orders them, and chunks by their means: so the mask stays the same.
     """
     order = descending(scores, budget.tie_order)
+    _, chunk_of_unit, chunks = chunked(scores, budget)
+    order = order[places_in(chunks)[chunk_of_unit[order]].argsort(stable=True)]
     even = torch.linspace(1, -1, len(scores), device=scores.device)
     return torch.empty_like(even).scatter_(0, order, even)

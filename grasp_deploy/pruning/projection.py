@@ -8,6 +8,8 @@ prefix rule runs over chunks. With multiples of 1 a chunk is a unit, and the rul
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -21,24 +23,10 @@ def project(probabilities: Tensor, budget: Budget) -> Tensor:
     All chunks with a unit of cost 0, and the least that every segment keeps, are kept beforehand.
     The budget holds with them: `budget.cost_of(mask) <= budget.limit` always.
     """
-    segment = budget.segment_of_unit
-    ranks = rank_in_segment(probabilities, budget)
-    sizes = torch.tensor(budget.units.segment_sizes, device=ranks.device)
-    multiples = torch.tensor(budget.multiples, device=ranks.device)
-    is_whole = ranks < (sizes - sizes % multiples)[segment]  # others fill no chunk, and go
-    counts = (sizes + multiples - 1) // multiples  # (2L,) chunks of each segment
-    first_chunks = counts.cumsum(0) - counts
-    chunk_of_unit = first_chunks[segment] + ranks // multiples[segment]
-    chunks = int(counts.sum())  # M in all
-
-    def summed(values: Tensor) -> Tensor:
-        zeros = torch.zeros(chunks, dtype=torch.float64, device=values.device)
-        return zeros.index_add_(0, chunk_of_unit, values.double())
-
-    tie_places = torch.full((chunks,), len(ranks), device=ranks.device)
-    tie_places.scatter_reduce_(0, chunk_of_unit, _places(budget.tie_order), "amin")
-    scores = summed(probabilities) / summed(torch.ones_like(budget.costs))
-    order = descending(scores, tie_places.argsort())
+    segment, (ranks, chunk_of_unit, order) = budget.segment_of_unit, chunked(probabilities, budget)
+    summed = partial(_summed, chunk_of_unit, len(order))
+    multiples = torch.tensor(budget.multiples, device=ranks.device)[segment]
+    is_whole = summed(torch.ones_like(budget.costs))[chunk_of_unit] == multiples  # others go
     reserved = summed(budget.costs == 0) > 0
     least = torch.tensor(budget.least_kept, device=ranks.device)
     reserved[chunk_of_unit[ranks < least[segment]]] = True
@@ -50,6 +38,26 @@ def project(probabilities: Tensor, budget: Budget) -> Tensor:
     return (reserved | fits)[chunk_of_unit] & is_whole
 
 
+def chunked(scores: Tensor, budget: Budget) -> tuple[Tensor, Tensor, Tensor]:
+    """`(N,)` ranks and chunks of units, and the `(M,)` chunks from the best mean score on."""
+    ranks, segment = rank_in_segment(scores, budget), budget.segment_of_unit
+    sizes = torch.tensor(budget.units.segment_sizes, device=ranks.device)
+    multiples = torch.tensor(budget.multiples, device=ranks.device)
+    counts = (sizes + multiples - 1) // multiples  # (2L,) chunks of each segment
+    chunk_of_unit = (counts.cumsum(0) - counts)[segment] + ranks // multiples[segment]
+    summed = partial(_summed, chunk_of_unit, int(counts.sum()))
+    means = summed(scores) / summed(torch.ones_like(budget.costs))
+    tie_places = torch.full((len(means),), len(ranks), device=ranks.device)
+    tie_places.scatter_reduce_(0, chunk_of_unit, places_in(budget.tie_order), "amin")
+    return ranks, chunk_of_unit, descending(means, tie_places.argsort())
+
+
+def _summed(chunk_of_unit: Tensor, chunks: int, values: Tensor) -> Tensor:
+    """`(M,)` float64 sums over chunks of `(N,)` values."""
+    zeros = torch.zeros(chunks, dtype=torch.float64, device=values.device)
+    return zeros.index_add_(0, chunk_of_unit, values.double())
+
+
 def rank_in_segment(probabilities: Tensor, budget: Budget) -> Tensor:
     """`(N,)` int64 rank of each unit in its segment, 0 for the best, as the projection ranks them.
 
@@ -59,7 +67,7 @@ def rank_in_segment(probabilities: Tensor, budget: Budget) -> Tensor:
     order = descending(rank_key, budget.tie_order)
     order = order[torch.argsort(budget.segment_of_unit[order], stable=True)]
     starts = torch.tensor(budget.units.starts, device=order.device)
-    return _places(order) - starts[budget.segment_of_unit]
+    return places_in(order) - starts[budget.segment_of_unit]
 
 
 def descending(scores: Tensor, tie_order: Tensor) -> Tensor:
@@ -67,7 +75,7 @@ def descending(scores: Tensor, tie_order: Tensor) -> Tensor:
     return tie_order[torch.argsort(scores[tie_order], descending=True, stable=True)]
 
 
-def _places(order: Tensor) -> Tensor:
+def places_in(order: Tensor) -> Tensor:
     """`(n,)` place of each index in an order: the inverse of a permutation."""
     places = torch.empty_like(order)
     places[order] = torch.arange(len(order), device=order.device)

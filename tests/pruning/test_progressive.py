@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -65,3 +66,13 @@ def test_scores_by_rank_project_to_the_same_mask() -> None:
     ranked = by_rank(scores, BUDGET)
     assert torch.equal(project(scores, BUDGET), project(ranked, BUDGET))
     torch.testing.assert_close(ranked.sort().values, torch.linspace(-1, 1, UNITS.size))
+
+
+@pytest.mark.parametrize("seed", range(9))
+def test_chunks_by_rank_too_where_a_few_units_are_far_ahead(seed: int) -> None:
+    units = UnitTable.of_layers([(128, 4)] * 4)
+    costs = units.spread([1.0] * 4, [5.0] * 4)
+    budget = make_budget(units, costs, 0.6 * float(costs.sum()), ffn_multiple=8, seed=seed)
+    draw = torch.Generator().manual_seed(seed)
+    scores = torch.randn(units.size, generator=draw).mul(2).exp()
+    assert torch.equal(project(scores, budget), project(by_rank(scores, budget), budget))
