@@ -115,11 +115,12 @@ def learn_gates(
     run, schedule, temperature = frozen.run, frozen.run.gate_schedule, frozen.run.config.temperature
     if reached is None or not run.config.learns:
         return start
+    removed = None if run.start.mask is None else ~run.start.mask
 
     def steps(state: LearningState) -> Iterator[StepRecord]:
         options = schedule, state, objective.over(schedule, state.step, reached), frozen.team
-        return learn_scores(frozen.model, run.budget, *options, temperature=temperature)
+        learn = partial(learn_scores, temperature=temperature, removed=removed)
+        return learn(frozen.model, run.budget, *options)
 
     learnt = stages.learn("gates", start, schedule, steps, objective.name)
-    mask = run.start.mask
-    return learnt if mask is None else below_all(learnt, ~mask)
+    return learnt if removed is None else below_all(learnt, removed)

@@ -99,15 +99,19 @@ def learn_scores(
     team: Team = ALONE,
     *,
     temperature: float,
+    removed: Tensor | None = None,
 ) -> Iterator[StepRecord]:
     """Learn `(N,)` scores on a frozen model from `state.step` on; one record a step (algorithm 1).
 
-    Raises LossError if the loss is not finite.
+    No mask holds a unit of the `(N,)` mask `removed`, nor does its score learn. Raises LossError if
+    the loss is not finite.
     """
 
     def gates_at(_step: int | None) -> tuple[Tensor, Tensor]:
-        probabilities = torch.sigmoid(state.values / temperature)
+        values = state.values if removed is None else state.values.masked_fill(removed, -torch.inf)
+        probabilities = torch.sigmoid(values / temperature)
         mask = project(probabilities.detach(), budget)
+        mask = mask if removed is None else mask & ~removed
         return straight_through(probabilities, mask), mask
 
     with gated(model, budget.units) as gates:

@@ -71,6 +71,15 @@ def test_the_budget_holds_at_every_step(model: PreTrainedModel) -> None:
     assert len({tuple(mask.tolist()) for mask in masks}) > STEPS / 2  # and it does learn
 
 
+def test_what_a_larger_budget_removed_stays_out_of_every_mask(model: PreTrainedModel) -> None:
+    removed = torch.arange(UNITS.size) % 4 == 0
+    state, loss = fresh("gates"), text_loss(model, SCHEDULE)
+    options = model, BUDGET, SCHEDULE, state, loss
+    for record in learn_scores(*options, temperature=1.5, removed=removed):
+        assert not (record.mask & removed).any() and record.mask.any()
+    assert bool(state.values[~removed].all()) and not state.values[removed].any()
+
+
 @pytest.mark.parametrize(("stage", "schedule"), [("gates", SCHEDULE), ("scales", LAST)])
 def test_a_run_goes_on_from_any_saved_step_bit_for_bit(
     stage: str, schedule: Schedule, model: PreTrainedModel
