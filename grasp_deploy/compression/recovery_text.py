@@ -24,6 +24,8 @@ def saved_text(run: PreparedRun, stages: Stages) -> Blocks:
     """The text to recover on, read once: a killed run goes on with what was read at its start."""
     workspace = stages.workspace
     if workspace.has(TEXT):
+        if workspace.has(MORE_TEXT):
+            stages.recall(MORE_TEXT)  # its seconds count
         return Blocks.unpacked(*workspace.load(TEXT))
     text = text_of(run, stages)
     workspace.save(TEXT, *text.packed())

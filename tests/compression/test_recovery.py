@@ -186,7 +186,7 @@ def test_a_resumed_recovery_reads_what_it_began_with(
     text = tmp_path / "text.txt"
     config = make_config(keep=0.6, recover=4 * 1024, rounds=1, scale_epochs=0)
     shutil.copy(config.calibration[0], text)
-    config = replace(config, calibration=(str(text), "self=0"))
+    config = replace(config, calibration=(str(text), "self"))
     whole = compress(config, tmp_path / "whole").plan
 
     def stop(row: dict[str, Any]) -> None:
@@ -199,6 +199,7 @@ def test_a_resumed_recovery_reads_what_it_began_with(
     text.write_text("ABC" + text.read_text())
     again = compress(config, RunOptions(tmp_path / "out", resume=True)).plan
     assert again.fitted == whole.fitted
+    assert again.provenance["seconds"].keys() == whole.provenance["seconds"].keys()
     assert caplog.text.count(told) == 2, "to calibrate and to recover on"
 
 
