@@ -115,7 +115,8 @@ def remote_documents(
 
 def has_columns(what: str | Path) -> bool:
     """True for a file of rows and for a hub's dataset, of which a user may choose the column."""
-    return Path(what).suffix.lower() in TABLES or str(what).startswith("hf:")
+    of_hub = str(what).startswith(("hf:", "self:hf:"))  # prompts too
+    return Path(what).suffix.lower() in TABLES or of_hub
 
 
 def local_documents(

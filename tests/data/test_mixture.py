@@ -39,6 +39,16 @@ def read(
     return read_calibration(TOKENIZER, calibration_sources(texts, split, column), 8, sequences)
 
 
+def test_a_column_is_for_prompts_of_the_hub_alone() -> None:
+    """Beside plain text, which has no columns."""
+    rows = [json.dumps({"ask": "How?"}), json.dumps({"ask": "Why?"})]
+    Path("asked").mkdir()
+    Path("asked/train.jsonl").write_text("\n".join(rows))
+    Path("plain.txt").write_text("a" * 90)
+    blocks = read(["plain.txt", "self:hf:./asked"], 4, column="ask")
+    assert [bytes(ids) for ids in blocks.beginnings] == [b"How?", b"Why?"]
+
+
 def letters(blocks: Blocks) -> str:
     """The letter of each sequence."""
     texts = [str(TOKENIZER.decode(row)).replace("\n", "") for row in blocks.token_ids]
