@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +108,8 @@ def dry_run(config: CompressConfig, gpu_memory: str | None = None) -> DryRun:
         most = min(n.scored, n.fitted)
         ways += [replace(one, processes=count) for count in PROCESSES if count <= most]
     passes = passes_of(config)
-    for member in members[1:]:  # the first run's own text is not written again
-        for stage, count in passes_of(member).items():
+    for larger, member in pairwise(members):  # the first run's own text is not written again
+        for stage, count in passes_of(member, larger.keep).items():
             passes[stage] = passes.get(stage, 0) + count * (stage != OWN_TEXT)
     is_here = one.on_gpu == (device.type == "cuda")
     seconds = seconds_of(one, sum(passes.values()), stated, device) if is_here else None

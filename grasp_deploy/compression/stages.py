@@ -60,15 +60,17 @@ def sequences_of(config: CompressConfig) -> Sequences:
     return Sequences(own, heldout, train, scored, fitted, recovered, max(0, more_own - own))
 
 
-def passes_of(config: CompressConfig) -> dict[str, int]:
+def passes_of(config: CompressConfig, larger: float | None = None) -> dict[str, int]:
     """Forward passes of a sequence by stage, for one budget; a backward pass counts as another.
 
     A refit takes three of each layer, a criterion one beside its gradients. Writing token by token
-    counts as the passes that take as long.
+    counts as the passes that take as long. A run from a `larger` share first refits what it kept.
     """
     n, refits = sequences_of(config), config.compensation
     # All rounds for a budget that is no share: what it removes only the model tells.
-    rounds = config.rounds_for(1 - (config.keep or 0)) if config.cuts_in_rounds else 1
+    removed = (larger or 1) - (config.keep or 0)
+    rounds = config.rounds_for(removed) if config.cuts_in_rounds else 1
+    in_rounds = rounds * (1 + refits) + (larger is not None and refits)
     gates = min(n.train, GATE_SEQUENCES) if config.learns else 0
     scales = config.scale_epochs * n.train
     step, checks = 2 + config.gradient_checkpointing, n.heldout * (HELDOUT_CHECKS + 1)
@@ -82,7 +84,7 @@ def passes_of(config: CompressConfig) -> dict[str, int]:
     }
     found = {
         OWN_TEXT: _written(n.own),
-        "rounds" if config.cuts_in_rounds else "criterion": 3 * n.scored * rounds * (1 + refits),
+        "rounds" if config.cuts_in_rounds else "criterion": 3 * n.scored * in_rounds,
         **(reading | choosing if gates else choosing | reading),  # when it is first needed
         "scales": scales and scales * step + checks,
         MORE_TEXT: _written(n.more_own),
