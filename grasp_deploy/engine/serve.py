@@ -140,7 +140,10 @@ def running_server(
     The server takes a free port unless a flag names one. Raises InputError if a check fails, and
     ChildError with the end of the log if vLLM fails.
     """
-    if read_flags(vllm_arguments).port is None:
+    given = read_flags(vllm_arguments)
+    if given.uds is not None:
+        raise InputError("a server on a socket file cannot be asked from here: leave --uds out")
+    if given.port is None:
         vllm_arguments = [*vllm_arguments, "--port", str(free_port())]
     flags, command, environment = _ready(directory, vllm_arguments)
     host = flags.host or HOST

@@ -229,6 +229,9 @@ def test_an_ipv6_address_has_brackets_in_a_url(
     given = ["--host", "::1", "--port", "8000"]
     with running_server(model, given, tmp_path / "log") as url:
         assert url == "http://[::1]:8000"
+    on_a_file = running_server(model, ["--uds", "socket"], tmp_path / "log")
+    with pytest.raises(InputError, match="leave --uds out"), on_a_file:
+        pass
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,8 @@ def quantize(
     is damaged or quantised already, columns that no group divides, and where compressed-tensors or
     AutoRound is absent.
     """
+    if output.resolve() == directory.resolve():
+        raise InputError(f"{output} is what is quantised: name another folder to write")
     refuse_existing(output, overwrite=overwrite)
     model, chosen = read_stored_model(directory), SCHEMES[scheme]
     plan = intact_plan(directory) if (directory / PLAN_FILE).exists() else None

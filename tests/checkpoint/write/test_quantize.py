@@ -128,6 +128,8 @@ def test_what_stands_beside_the_weights(demo_checkpoint: Path, tmp_path: Path) -
     )
     again = ("quantize", folder, "--scheme", "fp8", "-o", tmp_path / "twice")
     assert_refused(grasp_deploy(*again), "the model is quantised")
+    over = ("quantize", source, "--scheme", "fp8", "-o", source, "--overwrite")
+    assert_refused(grasp_deploy(*over), "is what is quantised: name another folder")
 
 
 def test_a_dense_folder_and_columns_that_no_group_divides(tmp_path: Path) -> None:
