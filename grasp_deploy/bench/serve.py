@@ -28,7 +28,7 @@ from grasp_deploy.bench.record import (
 )
 from grasp_deploy.bench.serve_child import METRICS, PERCENTILES
 from grasp_deploy.bench.throughput import rounds
-from grasp_deploy.checkpoint.limits import installed_platform
+from grasp_deploy.checkpoint.limits import installed_platform, served_shape
 from grasp_deploy.config.option import (
     BENCH_SEED_HELP,
     LARGEST_NUMBER,
@@ -160,7 +160,9 @@ def bench_serve(
     """
     from grasp_deploy.engine.serve import check_before_serving, running_server
 
-    installed_platform()
+    platform = installed_platform()
+    if read_flags(vllm_arguments).dtype is None:
+        models = [replace(model, shape=served_shape(model.shape, platform)) for model in models]
     tokens = settings.prompt_tokens + settings.new_tokens
     check_positions(models, tokens, "--prompt-tokens + --new-tokens")
     settings = replace(settings, server_flags=server_flags(models[0], vllm_arguments))
@@ -203,7 +205,7 @@ def bench_serve_environment() -> dict[str, str]:
     """The child's environment, in which no proxy is used for servers on this machine."""
     names = "no_proxy", "NO_PROXY"  # the user's may be in either
     stated = dict.fromkeys(filter(None, map(os.environ.get, names)))
-    local = ",".join([*stated, "127.0.0.1", "localhost"])
+    local = ",".join([*stated, "127.0.0.1", "localhost", "::1"])
     return {**os.environ, **dict.fromkeys(names, local)}
 
 
@@ -216,7 +218,8 @@ def load_arguments(
     """
     arguments = [
         *("--backend", "vllm", "--base-url", url),
-        *("--tokenizer", str(directory), "--tokenizer-mode", FORMAT["tokenizer_mode"]),
+        f"--tokenizer={directory}",  # which may begin with a dash
+        *("--tokenizer-mode", FORMAT["tokenizer_mode"]),
         *("--dataset-name", "random", "--num-prompts", str(settings.requests)),
         *("--random-input-len", str(settings.prompt_tokens)),
         *("--random-output-len", str(settings.new_tokens), "--random-range-ratio", "0"),

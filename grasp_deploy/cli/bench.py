@@ -127,10 +127,12 @@ def run_bench(
     with stage_bars(stderr) as on_progress:
         record = measure(chosen, command=command, on_progress=on_progress)
     document = to_builtins(record)
-    if output is not None:  # first: whoever reads our output may have gone
-        write_record(output, record)
-    if as_json:
-        print_json(document)
-    else:
-        print_report([section_of(kind, document)], [])
+    try:
+        if output is not None:  # first: whoever reads our output may have gone
+            write_record(output, record)
+    finally:
+        if as_json:
+            print_json(document)
+        else:
+            print_report([section_of(kind, document)], [])
     return record

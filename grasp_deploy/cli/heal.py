@@ -62,7 +62,8 @@ def heal_command(
     inherited = FROM_PLAN if "calibration" in given else (*OF_TEXTS, *FROM_PLAN)
     stored = {name: made[name] for name in inherited if name in made}
     values = {"keep": 1.0, "recover": RECOVER_TOKENS, **stored, **given}
-    if not writes_own(values.get("calibration", ())):
+    texts = values.get("calibration")
+    if isinstance(texts, list | tuple) and not writes_own(texts):
         values.pop("own_temperature", None)
     config = CompressConfig.from_dict({"model": str(base), **values}, "the plan")
     local = [text.what for text in calibration_sources(config.calibration) if text.is_local]

@@ -88,7 +88,8 @@ def with_own_text(
 def rows_at_once(shape: ModelShape, length: int, *, on_gpu: bool) -> int:
     """Rows of so many tokens that are written together, by all ranks."""
     most = MOST_ROWS_ON_GPU if on_gpu else MOST_ROWS
-    return max(1, min(most, CACHE_BYTES // (shape.kv_bytes_per_token() * length)))
+    row_bytes = shape.kv_bytes_per_token() * length + shape.state_bytes_per_sequence
+    return max(1, min(most, CACHE_BYTES // row_bytes))
 
 
 @torch.no_grad()

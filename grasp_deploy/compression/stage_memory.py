@@ -90,9 +90,10 @@ class Way:
         length = config.sequence_length
         own, at_once = max(n.own, n.more_own), rows_at_once(self.shape, length, on_gpu=self.on_gpu)
         rows = self._each(min(own, at_once))
+        row = length * self.shape.kv_bytes_per_token(width) + self.shape.state_bytes_per_sequence
         writing = {
             "gathered weights": 2 * max(self._gathered),  # also as they arrive
-            "KV cache of own text": rows * length * self.shape.kv_bytes_per_token(width),
+            "KV cache of own text": rows * row,
             "logits": rows * self.shape.vocab_size * (width + 16),  # and chances
         }
         # Of a channel the product of its gradients, of a KV group (G·D)²; in float64.

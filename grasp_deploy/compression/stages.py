@@ -70,7 +70,8 @@ def passes_of(config: CompressConfig, larger: float | None = None) -> dict[str, 
     # All rounds for a budget that is no share: what it removes only the model tells.
     removed = (larger or 1) - (config.keep or 0)
     rounds = config.rounds_for(removed) if config.cuts_in_rounds else 1
-    in_rounds = rounds * (1 + refits) + (larger is not None and refits)
+    between = refits and config.cuts_in_rounds
+    in_rounds = rounds * (1 + between) + (larger is not None and between)
     gates = min(n.train, GATE_SEQUENCES) if config.learns else 0
     scales = config.scale_epochs * n.train
     step, checks = 2 + config.gradient_checkpointing, n.heldout * (HELDOUT_CHECKS + 1)

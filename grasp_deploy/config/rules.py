@@ -130,7 +130,7 @@ def _unused(config: CompressOptions) -> Iterator[str]:
 
 def writes_own(texts: Sequence[str]) -> bool:
     """True if the model writes text of its own: it does unless one gives that no weight."""
-    own = [text for text in texts if OWN_TEXT.fullmatch(text)]
+    own = [text for text in map(str, texts) if OWN_TEXT.fullmatch(text)]
     return not own or not all(map(NO_WEIGHT.fullmatch, own))
 
 

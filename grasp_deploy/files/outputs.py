@@ -72,10 +72,12 @@ def check_file_place(path: Path, option: str) -> bool:
     """
     with readable_disk_errors(path):
         with suppress(FileNotFoundError, NotADirectoryError):
-            staged_at(path).stat()  # raises for a name that is too long to be written to
+            beside = staged_at(path) if path.name else path
+            beside.stat()  # raises for a name that is too long to be written to
         refuse_inside_checkpoint(path)
         kind = kind_of(path)
-        folder = next(parent for parent in path.absolute().parents if parent.exists())
+        parents = (parent for parent in path.absolute().parents if parent.exists())
+        folder = next(parents, path)
     if kind == "folder":
         raise InputError(f"{option} {path} is a folder: name a file in it")
     if kind == "special":

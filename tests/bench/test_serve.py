@@ -132,12 +132,13 @@ def test_the_arguments_of_a_load() -> None:
     url, folder = "http://127.0.0.1:1234", Path("model")
     arguments = load_arguments(LoadPoint(8, None), REQUESTS, 3, url, folder)
     values = {
-        **{"--base-url": url, "--tokenizer": "model"},
+        **{"--base-url": url, "--tokenizer-mode": "hf"},
         **{"--max-concurrency": "8", "--num-prompts": "20", "--seed": "3"},
         **{"--random-input-len": "64", "--random-output-len": "16", "--random-range-ratio": "0"},
         **{"--percentile-metrics": "ttft,tpot,e2el", "--metric-percentiles": "50,90,99"},
     }
     assert {flag: arguments[arguments.index(flag) + 1] for flag in values} == values
+    assert "--tokenizer=model" in arguments  # a folder may be named -x
     assert "--ignore-eos" in arguments and "--request-rate" not in arguments
     assert arguments[arguments.index("--goodput") + 1 :] == ["ttft:200", "tpot:12.5"]
     plain = replace(REQUESTS, slo_ms={})
@@ -150,5 +151,5 @@ def test_no_proxy_stands_between_the_load_and_the_server(monkeypatch: pytest.Mon
     monkeypatch.setenv("no_proxy", "example.org")
     monkeypatch.setenv("NO_PROXY", "example.net")
     environment = bench_serve_environment()
-    both = "example.org,example.net,127.0.0.1,localhost"
+    both = "example.org,example.net,127.0.0.1,localhost,::1"
     assert environment["NO_PROXY"] == environment["no_proxy"] == both

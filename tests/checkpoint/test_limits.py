@@ -97,8 +97,9 @@ def test_head_sizes_without_a_kernel_are_refused_on_the_cpu_only() -> None:
 
 def test_four_bits_want_avx512_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     packed = replace(shape_of((1, 1)), is_packed=True)
-    for capability, refused in (("AVX2", True), ("AVX512", False), ("DEFAULT", False)):
-        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda c=capability: c)
+    for machine, has, refused in (("x86_64", 0, 1), ("x86_64", 1, 0), ("aarch64", 0, 0)):
+        monkeypatch.setattr("platform.machine", lambda machine=machine: machine)
+        monkeypatch.setattr(torch.cpu, "_is_avx512_supported", lambda has=has: bool(has))
         check_vllm_runs(packed, "cuda")
         with pytest.raises(InputError, match="AVX-512") if refused else nullcontext():
             check_vllm_runs(packed, "cpu")

@@ -74,6 +74,9 @@ def test_a_name_that_leaves_no_room_for_the_temporary_one_is_refused_at_once(
     assert not check_file_place(tmp_path / ("x" * 240), "--output")
     with pytest.raises(InputError, match="File name too long"):
         check_file_place(tmp_path / ("x" * 250), "--output")
+    for folder in (".", "/"):
+        with pytest.raises(InputError, match="is a folder"):
+            check_file_place(Path(folder), "--output")
 
 
 def test_all_is_flushed_before_a_file_gets_its_name(
