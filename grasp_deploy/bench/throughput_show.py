@@ -1,7 +1,8 @@
 """Throughput and latency, as tables, sentences and figures: faster, slower, or neither.
 
 Beside a measured gain stands the ideal one. Decoding reads every weight once a step, whatever the
-batch, and the cached keys and values of all sequences. Its ideal gain is the ratio of these bytes.
+batch, and the cached keys and values of all sequences; it reads and writes their states of linear
+attention. Its ideal gain is the ratio of these bytes.
 Prefill reads the weights once for thousands of tokens, so its ideal gain is the ratio of the
 floating-point operations. The embedding is a look-up and counts for neither. The output projection
 counts for both, tied or not.
