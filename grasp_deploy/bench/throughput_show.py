@@ -29,7 +29,6 @@ from grasp_deploy.bench.show import (
 )
 from grasp_deploy.bench.throughput import Cell, ThroughputRecord
 from grasp_deploy.checkpoint.footprint import Footprint
-from grasp_deploy.checkpoint.format.shapes import DTYPES
 from grasp_deploy.report.tables import add_group, figure_table
 from grasp_deploy.stats.noise import NO_DIFFERENCE, Difference, of_repetitions
 from grasp_deploy.stats.wording import common_outcome, grouped, listed, span
@@ -78,7 +77,7 @@ def decode_step_bytes(footprint: Footprint, cell: Cell) -> float:
     cached_tokens = cell.batch * (cell.prompt_tokens + cell.new_tokens / 2)
     weight_bytes = footprint.weight_bytes
     if not footprint.tied_embeddings:
-        width = int(DTYPES[footprint.dtype].strip("BF")) // 8  # embeddings are never quantised
+        width = int(footprint.dtype[-2:]) // 8  # embeddings are never quantised
         weight_bytes -= footprint.vocab_size * footprint.hidden_size * width
     state_bytes = 2 * cell.batch * footprint.state_bytes_per_sequence  # read and written
     return max(0, weight_bytes) + cached_tokens * footprint.kv_bytes_per_token + state_bytes

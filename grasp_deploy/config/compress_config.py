@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from grasp_deploy.config.compress_options import CompressOptions
 from grasp_deploy.config.option import field_problems, flag
-from grasp_deploy.config.rules import rule_problems
+from grasp_deploy.config.rules import own_texts, rule_problems
 from grasp_deploy.errors import InputError
 
 OWN = "self"
@@ -18,8 +17,7 @@ OWN = "self"
 
 def with_own(texts: Sequence[str], own: str = OWN) -> tuple[str, ...]:
     """Append `own` unless a text already sets the weight of the model's own."""
-    is_named = any(re.split("[:@=]", text)[0] == OWN for text in texts)
-    return tuple(texts) if is_named else (*texts, own)
+    return tuple(texts) if own_texts(texts) else (*texts, own)
 
 
 @dataclass(frozen=True)

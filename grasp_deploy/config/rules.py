@@ -14,8 +14,6 @@ BUDGETS = (*SIZES, "max_loss")
 DEPLOYMENT = ("concurrency", "context", "kv_dtype", "gpu_memory_utilization", "overhead")
 COST_MODELS = ("parameters", "kv-bytes", "memory", "latency")
 IN_BYTES = ("weights", "kv_per_token", "gpu_memory", "overhead")
-OWN_TEXT = re.compile(r"self([:@=].*)?")
-NO_WEIGHT = re.compile(r".*=[-+]?(0+\.?0*|\.0+)(e[-+]?\d+)?")
 
 
 def rule_problems(config: CompressOptions) -> list[str]:
@@ -130,8 +128,20 @@ def _unused(config: CompressOptions) -> Iterator[str]:
 
 def writes_own(texts: Sequence[str]) -> bool:
     """True if the model writes text of its own: it does unless one gives that no weight."""
-    own = [text for text in map(str, texts) if OWN_TEXT.fullmatch(text)]
-    return not own or not all(map(NO_WEIGHT.fullmatch, own))
+    own = own_texts(texts)
+    return not own or any(map(_has_weight, own))
+
+
+def own_texts(texts: Sequence[str]) -> list[str]:
+    """Those that name text of the model's own, whatever they weigh."""
+    return [text for text in texts if re.split("[:@=]", str(text))[0] == "self"]
+
+
+def _has_weight(text: str) -> bool:
+    try:
+        return float(text.rpartition("=")[2]) != 0
+    except ValueError:  # none is stated
+        return True
 
 
 def _is_given(config: CompressOptions, name: str) -> bool:

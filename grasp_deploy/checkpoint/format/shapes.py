@@ -80,7 +80,7 @@ class ModelShape:
 
     @property
     def bytes_per_parameter(self) -> int:
-        return int(DTYPES[self.dtype].strip("BF")) // 8  # the code states the bits
+        return int(self.dtype[-2:]) // 8  # the name states the bits
 
     @property
     def query_heads_per_group(self) -> int:
