@@ -20,6 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from msgspec import UNSET
 from msgspec.structs import replace
 from rich.console import Console
 
@@ -27,9 +28,9 @@ from benchmarks.common import output
 from benchmarks.study.bench import Bench, Variant
 from benchmarks.study.options import add_study_options, corpora_of, keeps_and_seeds, settings_of
 from benchmarks.study.record import new_study
-from benchmarks.study.rows import by_key, check_title, earlier_rows, key_of, rows_of_others
+from benchmarks.study.rows import by_key, check_title, continue_earlier, key_of, rows_of_others
 from benchmarks.study.tables import accuracy_tables, quality_tables
-from benchmarks.study.tasks import add_task_options, recorded, task_settings_of
+from benchmarks.study.tasks import accuracies, add_task_options, recorded, task_settings_of
 from grasp_deploy.errors import InputError
 
 BASELINES = "benchmarks.baselines"
@@ -165,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     tasks = task_settings_of(options)
     with output.working_folder("quality") as (folder, on_progress):
         settings = settings_of(options, folder)
-        bench = Bench(options, corpora_of(options, folder), tasks, on_progress)
+        bench = Bench(options, corpora_of(options, folder), tasks)
         # The embedded model's text lies elsewhere each run.
         calibration = ", ".join(options.calibration or ["the embedded model's"])
         study = new_study(
@@ -175,11 +176,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             bench.dense,
             bench.dense_layers,
         )
-        if bench.dense_accuracies:
-            study.versions["lm_eval"] = version("lm_eval")
-            study.dense_tasks, study.dense_task_average = bench.dense_accuracies
         row_options = {v.name: v.recorded_options(settings) for v in variants}
-        study.rows = earlier_rows(options.output, study, row_options)
+        continue_earlier(options.output, study, row_options)
+        if tasks:
+            study.versions["lm_eval"] = version("lm_eval")
+            if study.dense_tasks is UNSET:
+                found = accuracies(options.model, tasks, on_progress)
+                study.dense_tasks, study.dense_task_average = found
+                output.write(options.output, study.as_record())
         measured = {row.run for row in study.rows}
         known = rows_of_others(options.known, study)
         for row in study.rows:
@@ -197,15 +201,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def chosen_variants(variants: list[Variant], options: argparse.Namespace) -> list[Variant]:
-    """The variants to be measured; InputError for names that the study does not have."""
+    """The variants to be measured, in the order named; InputError for those not of the study."""
     if options.variants:
-        wanted, names = options.variants.split(";"), [variant.name for variant in variants]
-        if unknown := set(wanted) - set(names):
+        wanted, named = options.variants.split(";"), {variant.name: variant for variant in variants}
+        if unknown := set(wanted) - set(named):
             raise InputError(
                 f"--variants {';'.join(sorted(unknown))} is not in the study {options.study}: "
-                f"choose from {';'.join(names)}"
+                f"choose from {';'.join(named)}"
             )
-        variants = [variant for variant in variants if variant.name in wanted]
+        variants = [named[name] for name in dict.fromkeys(wanted)]
     return variants[: SMOKE_VARIANTS if options.smoke else None]
 
 

@@ -85,7 +85,6 @@ class Bench:
         options: argparse.Namespace,
         corpora: Sequence[TextSource],
         tasks: TaskSettings | None = None,
-        on_progress: OnProgress = lambda row: None,
     ) -> None:
         count = 2 if options.smoke else options.evaluation_blocks
         length = 64 if options.smoke else options.sequence_length
@@ -100,7 +99,6 @@ class Bench:
             (layer.ffn_units, layer.num_key_value_heads) for layer in self.shape.layers
         ]
         self.tasks = tasks
-        self.dense_accuracies = accuracies(options.model, tasks, on_progress) if tasks else None
 
     def perplexities(self, model: PreTrainedModel) -> dict[str, float]:
         """Perplexity of a model by corpus."""

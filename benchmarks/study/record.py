@@ -128,12 +128,19 @@ def new_study(
 
 
 def read_study(path: Path) -> Study:
-    """Read the record of a study; InputError names the file and what is wrong in it."""
-    return study_of(read_record(path), path)
+    """Read the record of a study, which may have no row yet; InputError names what is wrong."""
+    return _study_of(read_record(path), path)
 
 
 def study_of(record: dict[str, Any], path: Path) -> Study:
     """The study that a record holds; InputError names the file and what is wrong in it."""
+    study = _study_of(record, path)
+    if not study.rows:
+        raise InputError(f"{path} has no row yet: {REMEDY}")
+    return study
+
+
+def _study_of(record: dict[str, Any], path: Path) -> Study:
     kind = record["benchmark"]
     if kind != "study":
         raise InputError(f"{path} is a record of {kind}, not of a study: name another file")
@@ -162,8 +169,6 @@ def beside(studies: Sequence[Study]) -> Study:
 
 def _inconsistency(study: Study) -> str:
     """A contradiction between parts of a study, in words; empty if there is none."""
-    if not study.rows:
-        return "rows is empty"
     runs = [row.run for row in study.rows]
     for index, row in enumerate(study.rows):
         if problem := _row_inconsistency(row, study):

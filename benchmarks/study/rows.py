@@ -29,20 +29,22 @@ def check_title(output: Path | None, title: str) -> None:
             )
 
 
-def earlier_rows(
+def continue_earlier(
     output: Path | None, study: Study, options: Mapping[str, dict[str, Any]]
-) -> list[Row]:
-    """Rows that an earlier run left; InputError if they were measured under other conditions.
+) -> None:
+    """Take the rows and the dense model's accuracies that an earlier run left.
 
-    `options` are those of each variant as it would be measured now.
+    `options` are those of each variant as it would be measured now. InputError if the earlier run
+    measured under other conditions.
     """
     if output is None or not output.exists():
-        return []
+        return
     check_title(output, study.study)
     earlier = read_study(output)
     if difference := _difference(earlier, study) or _other_options(earlier.rows, options):
         raise InputError(f"{output} {difference}: name another file as --output, or remove it")
-    return earlier.rows
+    study.rows = earlier.rows
+    study.dense_tasks, study.dense_task_average = earlier.dense_tasks, earlier.dense_task_average
 
 
 def rows_of_others(paths: Sequence[Path], study: Study) -> dict[Key, Row]:
@@ -81,7 +83,7 @@ def _difference(earlier: Study, study: Study) -> str:
     if not _alike(before, now, rel_tol=SAME_TEXT):
         return f"has the dense perplexities {_listed(before)}, not {_listed(now)}"
     before, now = _accuracies(earlier), _accuracies(study)
-    if not _alike(before, now, abs_tol=SAME_ITEMS):
+    if now and not _alike(before, now, abs_tol=SAME_ITEMS):
         return f"has the dense accuracies {_listed(before)}, not {_listed(now)}"
     return ""
 

@@ -37,11 +37,11 @@ def test_a_study_is_continued_where_its_record_ends(
     path = tmp_path / "record.json"
     path.write_bytes(targets.read_bytes())
     (first,) = read_study(targets).rows
-    study = run("targets", path, inputs)
+    study = run("targets", path, inputs, "--variants", "both;kv;ffn")
     # Text alone, under the name and with the options that records had before there was own text.
     text = inputs[inputs.index("--calibration") + 1]
     assert study.settings["calibration"] == text and "own_temperature" not in first.options
-    assert [row.variant for row in study.rows] == ["both", "ffn", "kv"]
+    assert [row.variant for row in study.rows] == ["both", "kv", "ffn"], "as named"
     assert study.rows[0] == first, "seconds and all: it was not measured twice"
     assert "Perplexity by budget" in capsys.readouterr().out
     for row in study.rows:
@@ -102,15 +102,23 @@ def test_a_study_of_recovery(inputs: list[str], tmp_path: Path) -> None:
 
 @needs_lm_eval
 def test_a_study_with_tasks(
-    inputs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    inputs: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path, files = tmp_path / "record.json", write_items(tmp_path)
     tasks = [f"--task-file={files[name]}" for name in ("query", "contexts")]
-    study = run("targets", path, inputs, "--variants", "kv", *tasks, "--task-limit", "6")
+    given = ("--variants", "kv", *tasks, "--task-limit", "6")
+    study = run("targets", path, inputs, *given)
     assert study.settings["task_limit"] == 6 and "lm_eval" in study.versions
     for row in (study.as_record()["dense_tasks"], study.as_record()["rows"][0]["tasks"]):
         assert row.keys() == {"query", "contexts"}
     assert "Accuracy on tasks" in capsys.readouterr().out
+    # Of a run that ends before its first row, the dense model's accuracies remain.
+    write_record(path, json.loads(path.read_text()) | {"rows": []})
+    monkeypatch.setattr(quality, "accuracies", lambda *_: pytest.fail("measured twice"))
+    assert run("targets", path, inputs, *given).dense_tasks == study.dense_tasks
     with pytest.raises(InputError, match="was measured with task_limit 6, not None"):
         run("targets", path, inputs, "--variants", "kv", *tasks)
 

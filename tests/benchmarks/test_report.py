@@ -66,7 +66,7 @@ def test_rows_of_studies_beside_each_other(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("name", "place", "value", "words"),
     [
-        ("quality_own-stories260K-cpu", ("rows",), [], "is damaged: rows is empty"),
+        ("quality_own-stories260K-cpu", ("rows",), [], "has no row yet: run its command again"),
         ("mask_stability-ref-llama-7m-cpu", ("rows", 0, "kv_survival"), [0.5], "length >= 2"),
         ("mask_stability-ref-llama-7m-cpu", ("rows", 0), {}, "missing required field `variant`"),
         ("budgets-stories260K-cpu", ("dense_perplexity",), {"c4": 9.0}, "not all measured on"),
