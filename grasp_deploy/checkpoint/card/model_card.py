@@ -38,7 +38,7 @@ CORPUS_HEAD = ("perplexity on", "tokens", "dense", "pruned", "lost, nats per tok
 MODELS = ("dense", "pruned")
 TASK_HEAD = ("accuracy, %, on", "items", "chance", *MODELS, "change")
 
-FROM_BASE = ("license", "license_name", "license_link", "language", "tags")
+FROM_BASE = ("license", "license_name", "license_link", "language", "tags", "quantised_by")
 OWN_TAGS = ("pruned", "grasp-deploy", "vllm")
 HEAD = re.compile(r"\s*---\n(.*?)\n---[ \t]*(?:\n|\Z)", re.DOTALL)
 METHODS = {
@@ -68,12 +68,11 @@ def model_card(
     quality: Mapping[str, Any] | None = None,
     *,
     from_base: Mapping[str, Any],
-    quantised_by: str = "",
 ) -> str:
     """README.md of the checkpoint; `quality` is the record of `evaluate card`, if it was made.
 
-    `from_base` is what the base model's card states of itself, by `card_metadata`. `quantised_by`
-    names a scheme and what taught its rounding.
+    `from_base` is what the base model's card states of itself, by `card_metadata`. Its
+    `quantised_by`, which `quantize` states, names a scheme and what taught its rounding.
     """
     provenance = plan.provenance
     return _TEMPLATES.get_template("model_card.md.jinja").render(
@@ -85,7 +84,7 @@ def model_card(
         chosen=how_units_were_chosen(plan, dense),
         learnt_from=what_it_learnt_from(provenance),
         fitted=plan.fitted,
-        quantization=quantised_by or pruned.quantization,
+        quantization=pruned.quantization and from_base.get("quantised_by", pruned.quantization),
         quality=quality,
         corpus_head=CORPUS_HEAD,
         corpus_cells=corpus_cells,

@@ -85,18 +85,17 @@ def quantize(
     plan = intact_plan(directory) if (directory / PLAN_FILE).exists() else None
     refuse_experts(model.shape, "quantize", hybrid=True)
     width = model.shape.bytes_per_parameter
-    preset = _preset(chosen, model.shape)
-    learnt = {}
-    if token_ids is not None:
-        for _ in all_finite((n, read_tensor(path, n)) for n, path in model.files.items()):
-            pass  # raises for damaged weights before hours of learning
-        group = preset.weights.group_size
-        learnt = learnt_rounding(directory, model.shape.dtype, group, token_ids)
+    preset, learnt = _preset(chosen, model.shape), {}
     size_bytes = sum(  # with a byte's room for scales
         math.prod(sizes) * (min(width, chosen.bits // 8 + 1) if name.endswith(MATRIX) else width)
         for name, sizes in model.shape.tensor_shapes().items()
     )
     with staged_directory(output, overwrite=overwrite, size_bytes=size_bytes) as staging:
+        if token_ids is not None:
+            for _ in all_finite((n, read_tensor(path, n)) for n, path in model.files.items()):
+                pass  # raises for damaged weights before hours of learning
+            group = preset.weights.group_size
+            learnt = learnt_rounding(directory, model.shape.dtype, group, token_ids)
         for name, path in _beside(model).items():
             shutil.copyfile(path, staging / name)
         write_json(
@@ -106,10 +105,9 @@ def quantize(
         _write_weights(staging, made, shard_bytes)
         written = read_folder(staging).shape
         if plan is not None:
-            made_of = card_metadata(directory)
             how = f"{scheme}, its rounding learnt on {text} by AutoRound" if learnt else scheme
-            shapes = dense_shape(model.config), written
-            card = model_card(plan, *shapes, from_base=made_of, quantised_by=how)
+            made_of = card_metadata(directory) | {"quantised_by": how}
+            card = model_card(plan, dense_shape(model.config), written, from_base=made_of)
             (staging / CARD_FILE).write_text(card, encoding="utf-8")
             write_manifest(staging, {})
     return written
@@ -129,7 +127,7 @@ def difference(directory: Path, plain: Path) -> tuple[str, int]:
     preset, left, rounded = _preset(chosen, model.shape), dict(stored.files), 0
     if stored.config != model.config | {"quantization_config": _config(preset, chosen)}:
         return "config.json", 0
-    beside, own = _beside(model), {CARD_FILE, MANIFEST_FILE, INDEX_FILE}
+    beside, own = _beside(model), {CARD_FILE, QUALITY_FILE, MANIFEST_FILE, INDEX_FILE}
     own |= {path.name for path in stored.files.values()}
     if foreign := sorted(manifest_of(directory).keys() - beside.keys() - own):
         return foreign[0], 0

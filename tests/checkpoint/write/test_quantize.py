@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from grasp_deploy.checkpoint.card.model_card import intact_plan, renew_card
 from grasp_deploy.checkpoint.format.shapes import read_config
 from grasp_deploy.checkpoint.read.loading import load
 from grasp_deploy.checkpoint.verify import verify
@@ -18,6 +19,7 @@ from grasp_deploy.checkpoint.verify_files import check_files
 from grasp_deploy.checkpoint.write.quantize import SCHEMES, quantize
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import write_json
+from tests.checkpoint.card.test_model_card import record
 from tests.cli.command import assert_refused, edit_json, grasp_deploy, tree
 from tests.cli.test_verify import state_anew
 from tests.tiny import random_kept, save_tiny, slice_by_hand
@@ -105,6 +107,9 @@ def test_what_stands_beside_the_weights(demo_checkpoint: Path, tmp_path: Path) -
     assert proven.code == 0 and "quantised again, bit for bit" in " ".join(proven.stdout.split())
     links = [check.name for check in verify(folder, plain=demo_checkpoint)]
     assert links[:2] == ["files", "shapes"] and links[-2:] == ["files, quantised", "quantised"]
+    renew_card(folder, intact_plan(folder), record())
+    assert "were quantised afterwards (int8)" in (folder / "README.md").read_text()
+    assert all(check.ok for check in verify(folder, plain=demo_checkpoint))
     held = {path: copied(load_file(path)) for path in folder.glob("*.safetensors")}
     path, name = next((p, n) for p in held for n in held[p] if held[p][n].dtype == torch.int8)
     held[path][name][0, 0] ^= 1
