@@ -84,7 +84,7 @@ def compress_command(
     Several shares, as in --keep 0.8,0.6,0.4, make a family: OUTPUT then holds a checkpoint of each.
     """
     if dry_run:  # without a load --gpu-memory is no budget
-        has_load = "concurrency" in given or "context" in given
+        has_load = "concurrency" in given or ("context" in given and "batch" not in given)
         gpu_memory = None if has_load else given.pop("gpu_memory", None)
         show_dry_run(measured(config_of(given)), gpu_memory, as_json)
         return

@@ -20,9 +20,9 @@ from rich.text import Text
 
 from grasp_deploy.cli.console import stdout
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.config.compress_options import Share
+from grasp_deploy.config.compress_options import SIZES, Share
 from grasp_deploy.config.option import field_problems, flag, number_list, option_fields, value_type
-from grasp_deploy.config.rules import BUDGETS
+from grasp_deploy.config.rules import BUDGETS, DEPLOYMENT
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import read_json
 
@@ -214,8 +214,12 @@ def config_of(given: Mapping[str, Any]) -> CompressConfig:
     if isinstance(keep, str) and "," in keep:
         values["family"] = sorted(number_list(keep, "--keep", Share), reverse=True)
         values["keep"] = values["family"][-1]
-    if any(name in values for name in BUDGETS):  # a budget replaces the stored kind of budget
-        replaced = (*BUDGETS, "family")
+    if asked := {name for name in BUDGETS if name in values}:
+        # It replaces the stored budget and what belongs to that one's kind, not a bound beside it.
+        had = {name for name in SIZES if stored.get(name) is not None}
+        of_kind = () if had <= asked else (*DEPLOYMENT, "batch", "cached_tokens", "cost")
+        bound = () if had and "max_loss" not in asked else ("max_loss",)
+        replaced = (*SIZES, "family", *of_kind, *bound)
         stored = {key: value for key, value in stored.items() if key not in replaced}
     source = f"the config file {file}" if file else "the command line"
     return CompressConfig.from_dict(stored | values, source)

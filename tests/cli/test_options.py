@@ -67,3 +67,14 @@ def test_the_command_line_wins_over_a_config_file(tmp_path: Path) -> None:
     given = ("--config", str(tmp_path / "config.json"), "--weights", "9MiB", "--set", "rounds=4")
     config = run(takes_config, *given)
     assert config == CompressConfig("m", weights="9MiB", rounds=4, seed=7)
+
+
+def test_a_budget_takes_its_own_options_along_and_leaves_a_bound(tmp_path: Path) -> None:
+    load: dict[str, Any] = {"concurrency": 8, "context": 512, "cost": "memory"}
+    stored = CompressConfig("m", gpu_memory="9GiB", max_loss=0.1, **load)
+    (tmp_path / "config.json").write_text(stored.to_json())
+    given = ("--config", str(tmp_path / "config.json"))
+    assert run(takes_config, *given, "--keep", "0.5") == CompressConfig("m", keep=0.5, max_loss=0.1)
+    more = run(takes_config, *given, "--gpu-memory", "8GiB")
+    assert more == replace(stored, gpu_memory="8GiB")
+    assert run(takes_config, *given, "--max-loss", "0.2") == CompressConfig("m", max_loss=0.2)
