@@ -21,7 +21,7 @@ from grasp_deploy.config.compress_config import CompressConfig, changed_options
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import kind_of, readable_disk_errors, write_text
 from grasp_deploy.files.json_files import read_json
-from grasp_deploy.files.outputs import locked
+from grasp_deploy.files.outputs import check_named, locked
 from grasp_deploy.files.tensors import checksum, read_tensors, write_tensors
 
 if TYPE_CHECKING:
@@ -160,7 +160,8 @@ class Workspace:
 
 
 def partial_of(output: Path) -> Path:
-    """The folder of an output's unfinished run."""
+    """The folder of an output's unfinished run; InputError for an output without a name."""
+    check_named(output)
     return output.with_name(f"{output.name}.partial")
 
 

@@ -171,7 +171,7 @@ def _prompts_of(source: TextSource) -> list[str]:
     if find_corpus(source.what) or has_columns(source.what):
         return read_documents(source)
     text = "\n".join(read_documents(replace(source, column=None)))  # plain text has no column
-    return [line for line in text.splitlines() if line.strip()]
+    return [line for line in text.split("\n") if line.strip()]
 
 
 def _first_token(tokenizer: PreTrainedTokenizerBase) -> int:

@@ -99,7 +99,8 @@ def calibration_sources(
                 "TEXT@SPLIT=WEIGHT, such as c4, mine.jsonl=0.5 or mine.jsonl@train[:900]; self and "
                 "self:PROMPTS@SPLIT are the model's own text"
             )
-        if any(other.split == source.split and other.is_same_text(what) for other in sources):
+        rows = source.split or "train"
+        if any(o.is_same_text(what) and (o.split or "train") == rows for o in sources):
             raise InputError(f"--calibration names {what} twice: name it once")
         sources.append(source)
         if source.is_own and not is_weighted:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
+from typing import NoReturn
 
 from grasp_deploy.errors import InputError
 
@@ -101,8 +102,13 @@ def read_flags(vllm_arguments: Sequence[str]) -> ServerFlags:
     return flags
 
 
+def _refuse(message: str) -> NoReturn:
+    raise argparse.ArgumentError(None, message)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    parser.error = _refuse  # type: ignore[method-assign]  # which ambiguous names still come to
     for name in ("config", "model", "host", "uds", "tokenizer", "convert", *FORMAT):
         parser.add_argument(_dashed(f"--{name}"))
     parser.add_argument("--quantization", "-q")

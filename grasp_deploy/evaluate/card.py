@@ -23,6 +23,7 @@ from grasp_deploy.evaluate.perplexity import Measured, perplexity
 from grasp_deploy.evaluate.settings import CardSettings
 from grasp_deploy.evaluate.tasks.accuracy import read_tasks_record, task_changes
 from grasp_deploy.evaluate.texts import heldout_corpora, read_texts, was_seen
+from grasp_deploy.files.outputs import check_rewritable
 from grasp_deploy.files.progress import OnProgress, ignore_progress
 from grasp_deploy.files.record import versions
 from grasp_deploy.stats.clustered import paired_error
@@ -40,6 +41,7 @@ def evaluate_card(
     text that cannot be read, and records of other models.
     """
     plan = intact_plan(directory)
+    check_rewritable(directory)
     base = base_of(plan, settings.model, "nothing tells what was lost").directory
     tasks = task_rows(settings.records, base, directory)
     corpora = heldout_corpora(settings.data, all_sources(plan.provenance), settings.column)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -130,10 +131,23 @@ def locked(lock_path: Path, output: Path) -> Iterator[None]:
             lock_path.unlink(missing_ok=True)
 
 
-def refuse_existing(output: Path, *, overwrite: bool) -> None:
-    """Raise InputError if `output` exists and may not be replaced; only pruned checkpoints may."""
+def check_rewritable(directory: Path) -> None:
+    """Raise InputError if files of a folder cannot be replaced, or another process writes there."""
+    directory = directory.resolve()
+    with readable_disk_errors(directory), locked(lock_of(directory), directory):
+        if not os.access(directory, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))
+
+
+def check_named(output: Path) -> None:
+    """Raise InputError for an output such as `.`, beside which no file can be named after it."""
     if output.name in ("", ".."):
         raise InputError(f"the output {output} has no name of its own: name a folder to make")
+
+
+def refuse_existing(output: Path, *, overwrite: bool) -> None:
+    """Raise InputError if `output` exists and may not be replaced; only pruned checkpoints may."""
+    check_named(output)
     with readable_disk_errors(output):
         _drop_left(output)
         _refuse(output, overwrite)

@@ -123,7 +123,7 @@ ROWS: dict[str, dict[str, str]] = {
         "-o link --overwrite": "link",
         "-o model --overwrite": "model",
         "-o text.txt --overwrite": "text.txt",
-        "-o . --overwrite": "name a folder",
+        **{f"-o . --overwrite{more}": "name a folder" for more in ("", " --resume")},
         "-o mine --overwrite": "mine.partial",
         "-o mine --resume": "mine.partial/thesis.txt was not created by grasp-deploy: move it,",
         "-o copy --overwrite": "copy.partial",

@@ -49,7 +49,7 @@ def test_a_text_to_calibrate_on(text: str, expected: TextSource) -> None:
         (["self@train[:3]"], "lacks a part or a positive weight"),
         *(
             (texts, "twice: name it once")
-            for texts in (["c4", "c4@train=2"], ["a.txt", "./a.txt"], ["wikitext2", WIKITEXT])
+            for texts in (["c4", "c4@train=2"], ["a.txt", "./a.txt@train"], ["wikitext2", WIKITEXT])
         ),
         ([], "names no text"),
         (["self=0"], "no text beside self=0"),

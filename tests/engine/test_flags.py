@@ -60,6 +60,7 @@ def test_a_cache_size_is_seen_whichever_flag_sets_it() -> None:
         ("model --port 1", "'model'"),
         ("--model other", "--model other"),
         ("--config flags.yaml", "--config flags.yaml"),
+        ("--en", "ambiguous option: --en"),
     ],
 )
 def test_what_cannot_be_read_is_refused(arguments: str, culprit: str) -> None:
