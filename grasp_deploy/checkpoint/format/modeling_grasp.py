@@ -67,35 +67,22 @@ def build_layer(layer_class: type[nn.Module], config: Any, layer_index: int) -> 
 
 
 class NarrowLayersMixin:
-    """The backbone that all families share; a family names the classes it consists of.
+    """The backbone that all families share; a family names the class of its layers.
 
-    The stock `__init__` would first build every layer at full width, so this one takes its place.
+    The stock `__init__` builds all but the layers, which it would make at full width.
     """
 
     layer_class: ClassVar[type[nn.Module]]
-    norm_class: ClassVar[type[nn.Module]]
-    rotary_class: ClassVar[type[nn.Module]]
     _auto_class: Any = "AutoModel"  # saving names the classes in `auto_map` and copies this file
 
     def __init__(self, config: Any) -> None:
-        PreTrainedModel.__init__(self, config)  # type: ignore[arg-type]
-        self.padding_idx = config.pad_token_id
-        self.vocab_size = config.vocab_size
-        self.embed_tokens: Any = self.embeddings(config)
-        self.layers = nn.ModuleList(
-            build_layer(self.layer_class, config, i) for i in range(config.num_hidden_layers)
-        )
-        self.norm: Any = self.norm_class(config.hidden_size, eps=config.rms_norm_eps)
-        self.rotary_emb: Any = self.rotary_class(config=config)
-        self.gradient_checkpointing = False
-        self.has_sliding_layers = "sliding_attention" in (
-            getattr(config, "layer_types", None) or ()
-        )
+        depth, config.num_hidden_layers = config.num_hidden_layers, 0
+        try:
+            super(NarrowLayersMixin, self).__init__(config)  # type: ignore[call-arg]
+        finally:
+            config.num_hidden_layers = depth
+        self.layers = nn.ModuleList(build_layer(self.layer_class, config, i) for i in range(depth))
         self.post_init()  # type: ignore[attr-defined]
-
-    @staticmethod
-    def embeddings(config: Any) -> nn.Embedding:
-        return nn.Embedding(config.vocab_size, config.hidden_size, config.pad_token_id)
 
     def forward(
         self,
@@ -136,8 +123,6 @@ class LanguageHeadMixin:
 class GraspLlamaModel(NarrowLayersMixin, llama.LlamaModel):
     config_class = GraspLlamaConfig
     layer_class = llama.LlamaDecoderLayer
-    norm_class = llama.LlamaRMSNorm
-    rotary_class = llama.LlamaRotaryEmbedding
 
 
 class GraspLlamaForCausalLM(LanguageHeadMixin, llama.LlamaForCausalLM):
@@ -148,8 +133,6 @@ class GraspLlamaForCausalLM(LanguageHeadMixin, llama.LlamaForCausalLM):
 class GraspMistralModel(NarrowLayersMixin, mistral.MistralModel):
     config_class = GraspMistralConfig
     layer_class = mistral.MistralDecoderLayer
-    norm_class = mistral.MistralRMSNorm
-    rotary_class = mistral.MistralRotaryEmbedding
 
 
 class GraspMistralForCausalLM(LanguageHeadMixin, mistral.MistralForCausalLM):
@@ -160,8 +143,6 @@ class GraspMistralForCausalLM(LanguageHeadMixin, mistral.MistralForCausalLM):
 class GraspMinistral3Model(NarrowLayersMixin, ministral3.Ministral3Model):
     config_class = GraspMinistral3Config
     layer_class = ministral3.Ministral3DecoderLayer
-    norm_class = ministral3.Ministral3RMSNorm
-    rotary_class = ministral3.Ministral3RotaryEmbedding
 
 
 class GraspMinistral3ForCausalLM(LanguageHeadMixin, ministral3.Ministral3ForCausalLM):
@@ -172,8 +153,6 @@ class GraspMinistral3ForCausalLM(LanguageHeadMixin, ministral3.Ministral3ForCaus
 class GraspQwen2Model(NarrowLayersMixin, qwen2.Qwen2Model):
     config_class = GraspQwen2Config
     layer_class = qwen2.Qwen2DecoderLayer
-    norm_class = qwen2.Qwen2RMSNorm
-    rotary_class = qwen2.Qwen2RotaryEmbedding
 
 
 class GraspQwen2ForCausalLM(LanguageHeadMixin, qwen2.Qwen2ForCausalLM):
@@ -184,8 +163,6 @@ class GraspQwen2ForCausalLM(LanguageHeadMixin, qwen2.Qwen2ForCausalLM):
 class GraspQwen3Model(NarrowLayersMixin, qwen3.Qwen3Model):
     config_class = GraspQwen3Config
     layer_class = qwen3.Qwen3DecoderLayer
-    norm_class = qwen3.Qwen3RMSNorm
-    rotary_class = qwen3.Qwen3RotaryEmbedding
 
 
 class GraspQwen3ForCausalLM(LanguageHeadMixin, qwen3.Qwen3ForCausalLM):
@@ -196,12 +173,6 @@ class GraspQwen3ForCausalLM(LanguageHeadMixin, qwen3.Qwen3ForCausalLM):
 class GraspGraniteModel(NarrowLayersMixin, granite.GraniteModel):
     config_class = GraspGraniteConfig
     layer_class = granite.GraniteDecoderLayer
-    norm_class = granite.GraniteRMSNorm
-    rotary_class = granite.GraniteRotaryEmbedding
-
-    def __init__(self, config: Any) -> None:
-        super(GraspGraniteModel, self).__init__(config)
-        self.embedding_multiplier = config.embedding_multiplier
 
 
 class GraspGraniteForCausalLM(LanguageHeadMixin, granite.GraniteForCausalLM):
@@ -212,15 +183,6 @@ class GraspGraniteForCausalLM(LanguageHeadMixin, granite.GraniteForCausalLM):
 class GraspGemma3Model(NarrowLayersMixin, gemma3.Gemma3TextModel):
     config_class = GraspGemma3Config
     layer_class = gemma3.Gemma3DecoderLayer
-    norm_class = gemma3.Gemma3RMSNorm
-    rotary_class = gemma3.Gemma3RotaryEmbedding
-
-    @staticmethod
-    def embeddings(config: Any) -> nn.Embedding:
-        return gemma3.Gemma3TextScaledWordEmbedding(
-            *(config.vocab_size, config.hidden_size, config.pad_token_id),
-            embed_scale=config.hidden_size**0.5,
-        )
 
 
 class GraspGemma3ForCausalLM(LanguageHeadMixin, gemma3.Gemma3ForCausalLM):
@@ -231,8 +193,6 @@ class GraspGemma3ForCausalLM(LanguageHeadMixin, gemma3.Gemma3ForCausalLM):
 class GraspQwen3MoeModel(NarrowLayersMixin, qwen3_moe.Qwen3MoeModel):
     config_class = GraspQwen3MoeConfig
     layer_class = qwen3_moe.Qwen3MoeDecoderLayer
-    norm_class = qwen3_moe.Qwen3MoeRMSNorm
-    rotary_class = qwen3_moe.Qwen3MoeRotaryEmbedding
 
 
 class GraspQwen3MoeForCausalLM(LanguageHeadMixin, qwen3_moe.Qwen3MoeForCausalLM):
@@ -249,8 +209,6 @@ class GraspQwen3MoeForCausalLM(LanguageHeadMixin, qwen3_moe.Qwen3MoeForCausalLM)
 class GraspQwen3_5Model(NarrowLayersMixin, qwen3_5.Qwen3_5TextModel):
     config_class = GraspQwen3_5Config
     layer_class = qwen3_5.Qwen3_5DecoderLayer
-    norm_class = qwen3_5.Qwen3_5RMSNorm
-    rotary_class = qwen3_5.Qwen3_5TextRotaryEmbedding
 
 
 class GraspQwen3_5ForCausalLM(LanguageHeadMixin, qwen3_5.Qwen3_5ForCausalLM):
