@@ -1,4 +1,4 @@
-"""A comparison as tables, sentences and figures: loss against size, and the knee of its curve."""
+"""A comparison as tables, sentences and figures: loss against size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from rich.text import Text
 from grasp_deploy.checkpoint.card.model_card import MARK
 from grasp_deploy.checkpoint.card.quality_verdict import quality_verdict
 from grasp_deploy.evaluate.compare import CompareRecord, LossCell
-from grasp_deploy.files.sizes import format_bytes
 from grasp_deploy.report.tables import figure_table
 from grasp_deploy.stats.wording import plus_minus
 
@@ -19,8 +18,6 @@ if TYPE_CHECKING:  # matplotlib is needed only where figures are drawn
     from grasp_deploy.report.figure_style import Drawing
 
 HEADS = ("model", "perplexity", "nats", "KL", "agree, %")
-LEAST_BEND = 0.05  # of the curve's height, below which a bend is none
-LEAST_POINTS = 4  # any three that are no line have a bend
 Curve = Sequence[tuple[float, float]]
 
 
@@ -84,41 +81,13 @@ def frontier_of(curve: Curve) -> list[int]:
     return best[::-1]
 
 
-def knee_of(curve: Curve) -> int | None:
-    """The place of the frontier's point farthest below the line from its first to its last.
-
-    Both axes count from 0 to 1 between those two (Satopää et al. 2011). None for a line, or for a
-    curve that bends the other way.
-    """
-    frontier = frontier_of(curve)
-    if len(frontier) < LEAST_POINTS:
-        return None
-    (first_x, first_y), (last_x, last_y) = curve[frontier[0]], curve[frontier[-1]]
-
-    def bend(place: int) -> float:
-        x, y = curve[place]
-        return (first_x - x) / (first_x - last_x) - (y - first_y) / (last_y - first_y)
-
-    place = max(frontier, key=bend)
-    return place if bend(place) >= LEAST_BEND else None
-
-
 def headlines(record: CompareRecord) -> list[dict[str, Any]]:
-    """The verdict on each model but the first, and a sentence on the knee of enough models."""
-    dense, points = record.models[0].name, record.points
-    curve = [(float(point.footprint.weight_bytes), point.loss) for point in points]
+    """The verdict on each model but the first."""
+    dense = record.models[0].name
     lines = [
         {"model": model.name, **quality_verdict([_row(cells, place) for cells in record.texts], [])}
         for place, model in enumerate(record.models[1:], start=1)
     ]
-    judged = any(not cell.is_calibrated_on for cells in record.texts for cell in cells)
-    if judged and (knee := knee_of(curve)) is not None:
-        sentence = (
-            f"knee of the curve at {format_bytes(points[knee].footprint.weight_bytes)} of weights, "
-            f"{points[knee].loss - points[0].loss:+.3f} nats per token against {dense}; "
-            "smaller models lose faster."
-        )
-        lines.append({"model": points[knee].name, "outcome": "knee", "sentence": sentence})
     return [{"benchmark": record.benchmark, "baseline": dense, **line} for line in lines]
 
 
@@ -137,7 +106,7 @@ def _row(cells: Sequence[LossCell], place: int) -> dict[str, Any]:
 
 
 def figures(record: CompareRecord) -> Iterator[Drawing]:
-    """Loss by size, a line through the best, a ring at the knee; how far models drifted.
+    """Loss by size, with a line through the best, and how far models drifted.
 
     Nothing for one model.
     """
@@ -156,10 +125,6 @@ def figures(record: CompareRecord) -> Iterator[Drawing]:
     if len(best) > 1:
         axes.plot(*zip(*best, strict=True), color=style.MUTED, linewidth=1.4, zorder=1)
         handles.append(style.key_handle("frontier: none is better in both"))
-    if (knee := knee_of(curve)) is not None:
-        ring: dict[str, Any] = {"marker": "o", "markersize": 13, "fillstyle": "none"}
-        ring |= {"linestyle": "none", "color": style.SERIES[2], "label": "knee"}
-        handles += axes.plot(*([value] for value in curve[knee]), zorder=3, **ring)
     yield style.finished("loss-by-size", title, axes, handles)
     if len(drifts) == len(points):
         title = f"Divergence from {points[0].name}"
