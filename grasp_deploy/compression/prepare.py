@@ -20,26 +20,13 @@ from grasp_deploy.checkpoint.read.loading import (
     resolve_device,
     wanted_dtype,
 )
-from grasp_deploy.checkpoint.read.source import (
-    ModelSource,
-    file_state,
-    resolve_model,
-    weight_files,
-    weight_hash,
-)
+from grasp_deploy.checkpoint.read.source import ModelSource, file_hashes, resolve_model
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.checkpoint.write.export import check_hashes, fitted_beside, fitted_tensor
 from grasp_deploy.checkpoint.write.sidecar_files import carried_over
 from grasp_deploy.compression.budget_options import KV_STAYS, budget_for, shape_within
 from grasp_deploy.compression.own_function import METHOD_CALL, own_function
-from grasp_deploy.compression.ranks import (
-    by_lead,
-    from_all,
-    is_joined,
-    rank,
-    refuse_differences,
-    world,
-)
+from grasp_deploy.compression.ranks import by_lead, is_joined, refuse_differences, world
 from grasp_deploy.compression.resume import LARGER, Workspace
 from grasp_deploy.compression.run_options import FROM_DENSE, Start
 from grasp_deploy.compression.split_text import SplitText, check_recovery, split_text
@@ -220,7 +207,7 @@ def prepare(
         dtype,
         budget,
         text,
-        _hashes_on_ranks(source.directory),
+        file_hashes(source.directory),
         digest_of(torch.cat(known)),
         tokenizer.eos_token_id,
         start if start.mask is None else replace(start, mask=start.mask.to(device)),
@@ -266,15 +253,6 @@ def _check_method(config: CompressConfig) -> None:
             f"{' or '.join(METHODS)}, or start without torchrun"
         )
     own_function(option, METHOD_CALL)
-
-
-def _hashes_on_ranks(directory: Path) -> dict[str, str]:
-    """`file_hashes` of the folder that this rank reads; a file that several see is hashed once."""
-    states = {path.name: file_state(path) for path in weight_files(directory)[0]}
-    seen = {state for earlier in from_all(states)[: rank()] for state in earlier.values()}
-    mine = {s: weight_hash(directory / name) for name, s in states.items() if s not in seen}
-    known = {state: digest for each in from_all(mine) for state, digest in each.items()}
-    return {name: known[state] for name, state in states.items()}
 
 
 def _check_ranks(run: PreparedRun) -> None:

@@ -8,8 +8,6 @@ by `engine.flags.FORMAT`.
 from __future__ import annotations
 
 import logging
-import socket
-import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -142,12 +140,6 @@ def weight_hash(path: Path) -> str:
     """SHA-256 of a weight file, computed once a process while its size and mtime are the same."""
     state = path.stat()
     return _hash_of_state(path.resolve(), state.st_size, state.st_mtime_ns)
-
-
-def file_state(path: Path) -> tuple[str | int, ...]:
-    """Machine, device, inode, size and mtime: equal in processes that see the same file."""
-    state, machine = path.stat(), (socket.gethostname(), uuid.getnode())
-    return (*machine, state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns)
 
 
 @cache
