@@ -20,7 +20,6 @@ from grasp_deploy.cli.console import (
     stdout,
 )
 from grasp_deploy.cli.options import (
-    HiddenShardSize,
     Json,
     Output,
     OutputUnlessDry,
@@ -33,7 +32,7 @@ from grasp_deploy.cli.options import (
 from grasp_deploy.cli.ranks import joined_ranks
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.sizes import BINARY_UNITS, parse_bytes
+from grasp_deploy.files.sizes import BINARY_UNITS
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -74,7 +73,6 @@ def compress_command(
     given: dict[str, Any],
     output: OutputUnlessDry = None,
     dry_run: DryRun = False,
-    shard_size: HiddenShardSize = "4GB",
     resume: Resume = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -95,7 +93,7 @@ def compress_command(
         )
     config = measured(config, output if resume else None)
     with joined_ranks(config, output=output, resume=resume, overwrite=overwrite):
-        record = run_compress(config, output, shard_size, resume, overwrite)
+        record = run_compress(config, output, resume, overwrite)
     if as_json:
         print_json(record)
     elif config.family:
@@ -203,7 +201,6 @@ def measured(config: CompressConfig, begun: Path | None = None) -> CompressConfi
 def run_compress(
     config: CompressConfig,
     output: Path,
-    shard_size: str,
     resume: bool,
     overwrite: bool,
     start: Start | None = None,
@@ -219,7 +216,6 @@ def run_compress(
     from grasp_deploy.files.progress import ignore_progress
     from grasp_deploy.report.progress import stage_bars
 
-    shard_bytes = parse_bytes(shard_size, "--shard-size")
     if resume and overwrite and is_lead() and Workspace.begun_with(output, config):
         stderr.print("going on with the unfinished run; --overwrite alone would start it over")
     try:
@@ -227,7 +223,7 @@ def run_compress(
         if start is not None:
             expected = {stage: expected[stage] for stage in HEALS if stage in expected}
         with stage_bars(stderr, expected) if is_lead() else nullcontext(ignore_progress) as show:
-            options = RunOptions(output, resume, overwrite, shard_bytes, show)
+            options = RunOptions(output, resume, overwrite, show)
             if config.family:
                 return {"members": [*map(compression_record, compress_family(config, options))]}
             make = compress_within if config.walks else partial(compress, start=start)

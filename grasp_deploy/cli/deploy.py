@@ -22,7 +22,6 @@ from grasp_deploy.cli.console import (
     stdout,
 )
 from grasp_deploy.cli.options import (
-    HiddenShardSize,
     Json,
     OutputUnlessDry,
     Overwrite,
@@ -52,7 +51,6 @@ def fit_command(
     given: dict[str, Any],
     output: OutputUnlessDry = None,
     dry_run: DryRun = False,
-    shard_size: HiddenShardSize = "4GB",
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -77,7 +75,7 @@ def fit_command(
         print_line(fit.verdict)
     document = fit.as_dict()
     if output is not None and not dry_run and not fit.fits:
-        document |= _pruned_to_fit(config, output, shard_size, overwrite, as_json)
+        document |= _pruned_to_fit(config, output, overwrite, as_json)
     if as_json:
         print_json(document)
     if not any(offer.fits for offer in fit.offers):
@@ -85,14 +83,14 @@ def fit_command(
 
 
 def _pruned_to_fit(
-    config: CompressConfig, output: Path, shard_size: str, overwrite: bool, as_json: bool
+    config: CompressConfig, output: Path, overwrite: bool, as_json: bool
 ) -> dict[str, Any]:
     """Prune unless that is done, start vLLM on the result, and return the record of both."""
     from grasp_deploy.checkpoint.footprint import inspect_model
     from grasp_deploy.fit.memory import serve_fit
     from grasp_deploy.fit.table import served_table
 
-    record = compress_unless_done(config, output, shard_size, overwrite)
+    record = compress_unless_done(config, output, overwrite)
     with stderr.status("asking vLLM what it holds"):
         served = serve_fit(output, config)
     if not as_json:
@@ -110,7 +108,6 @@ def up_command(
     given: dict[str, Any],
     vllm_flags: VllmFlags = None,
     output: OutputOrNamed = None,
-    shard_size: HiddenShardSize = "4GB",
     overwrite: Overwrite = False,
 ) -> None:
     """Compress MODEL unless that is already done, verify the result, and serve it."""
@@ -125,7 +122,7 @@ def up_command(
     flags, output = vllm_flags or [], output or default_output(config)
     _check_before_compressing(config, flags)
     config = measured(config, None if overwrite else output)
-    if record := compress_unless_done(config, output, shard_size, overwrite):
+    if record := compress_unless_done(config, output, overwrite):
         print_compressed(record, config)
     check_before_serving(output, flags)
     checks = run_verify(output, config.model, "transformers", config.device)
@@ -146,7 +143,7 @@ def default_output(config: CompressConfig) -> Path:
 
 
 def compress_unless_done(
-    config: CompressConfig, output: Path, shard_size: str, overwrite: bool
+    config: CompressConfig, output: Path, overwrite: bool
 ) -> dict[str, Any] | None:
     """Compress, or go on with an unfinished run; None if OUTPUT already is the result."""
     from grasp_deploy.checkpoint.plan import PLAN_FILE
@@ -156,7 +153,7 @@ def compress_unless_done(
 
     if overwrite or not (output / PLAN_FILE).is_file():
         resume = not overwrite and Workspace.begun_with(output, config)
-        return run_compress(config, output, shard_size, resume, overwrite)
+        return run_compress(config, output, resume, overwrite)
     if finished_plan(output, prepare(config)) is None:
         raise InputError(
             f"{output} is damaged, or was made with other options, files or release: name another "

@@ -74,7 +74,7 @@ def heal_command(
         )
     start = Start(checkpoint=directory)
     with joined_ranks(config, output=output, resume=resume, overwrite=overwrite):
-        record = run_compress(config, output, "4GB", resume, overwrite, start)
+        record = run_compress(config, output, resume, overwrite, start)
     if as_json:
         print_json(record)
     else:

@@ -42,9 +42,7 @@ RecordOutput = Annotated[
     Path | None, typer.Option("--output", "-o", help="JSON file to write the record to.")
 ]
 Overwrite = Annotated[bool, running_option("--overwrite", help="Replace the output.")]
-shard_size = partial(running_option, "--shard-size", help="Largest weight file, such as 4GB.")
-ShardSize = Annotated[str, shard_size()]
-HiddenShardSize = Annotated[str, shard_size(hidden=True)]  # `--help-all` shows it
+ShardSize = Annotated[str, running_option("--shard-size", help="Largest weight file, such as 4GB.")]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.")]
 VllmFlags = Annotated[
     list[str] | None,

@@ -82,7 +82,6 @@ def compress(
                         run.base,
                         folder,
                         fitted=fitted,
-                        shard_bytes=options.shard_bytes,
                         beside={METRICS_FILE: workspace.metrics()},
                         on_progress=options.counted("export"),
                     )

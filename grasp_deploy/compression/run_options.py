@@ -9,7 +9,6 @@ from typing import Any
 
 from torch import Tensor
 
-from grasp_deploy.checkpoint.write.export import SHARD_BYTES
 from grasp_deploy.compression.ranks import is_lead
 from grasp_deploy.data import Blocks
 from grasp_deploy.files.outputs import staged_directory
@@ -26,7 +25,6 @@ class RunOptions:
     output: Path
     resume: bool = False  # go on with the unfinished run in `OUTPUT.partial`
     overwrite: bool = False  # replace a checkpoint there, or an unfinished run
-    shard_bytes: int = SHARD_BYTES
     on_progress: OnProgress = ignore_progress
 
     @property

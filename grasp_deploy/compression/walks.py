@@ -112,7 +112,6 @@ def compress_within(config: CompressConfig, options: RunOptions) -> Compressed:
                     plan,
                     run.source.directory,
                     options.output,
-                    shard_bytes=options.shard_bytes,
                     overwrite=options.overwrite,
                     beside={METRICS_FILE: (plan.path.parent / METRICS_FILE).read_text("utf-8")},
                     on_progress=options.counted("export"),

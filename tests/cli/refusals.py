@@ -101,7 +101,6 @@ ROWS: dict[str, dict[str, str]] = {
         f"{OWN} --set rounds=3": "rounds=3",
         "--set compensation=false --set ridge=0.1": "ridge",
         "--calibration self=0 --set own-temperature=2": "own-temperature",
-        "--shard-size big": "--shard-size 'big'",
         **({} if torch.cuda.is_available() else {"--device cuda": ""}),
         "--sequence-length 513": "--sequence-length",
         "--calibration absent.txt": "absent.txt",

@@ -53,10 +53,10 @@ def test_help_is_short_and_help_all_is_complete(name: str, monkeypatch: pytest.M
     short, complete = (run(name, option).stdout for option in ("--help", "--help-all"))
     assert len(rows_of(short)) <= MOST_OPTIONS
     shared = {"--output", "--overwrite", "--config", "--set", "--help-all", "--help"}
-    own, hidden = set[str](), {"--shard-size"}
+    own = set[str]()
     if name == "compress":
         own = {"--resume", "--json", "--dry-run"}
-    expected = {"help": shared | own, "help-all": hidden, "set": set()}
+    expected = {"help": shared | own, "help-all": set(), "set": set()}
     for field in option_fields(CompressConfig).values():
         spelled = flag(CompressConfig, field.name)
         expected[field.metadata["shown"]].add(spelled)
