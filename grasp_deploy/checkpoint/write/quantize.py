@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,11 +27,11 @@ from grasp_deploy.checkpoint.card.model_card import (
 from grasp_deploy.checkpoint.format.shapes import ModelShape, dense_shape
 from grasp_deploy.checkpoint.limits import refuse_experts
 from grasp_deploy.checkpoint.plan import PLAN_FILE
-from grasp_deploy.checkpoint.read.source import INDEX_FILE, WEIGHTS_FILE
+from grasp_deploy.checkpoint.read.source import INDEX_FILE
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_folder, read_stored_model
 from grasp_deploy.checkpoint.write.export import SHARD_BYTES, all_finite, write_manifest
 from grasp_deploy.checkpoint.write.rounding import is_rounded, learnt_rounding
-from grasp_deploy.checkpoint.write.shards import read_tensor, same_bits
+from grasp_deploy.checkpoint.write.shards import plan_shards, read_tensor, same_bits
 from grasp_deploy.checkpoint.write.sidecar_files import carried_over
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import sha256, write_files
@@ -102,7 +103,7 @@ def quantize(
             staging / "config.json", model.config | {"quantization_config": _config(preset, chosen)}
         )
         made = _quantised(model, chosen, preset, on_progress, learnt)
-        _write_weights(staging, made, shard_bytes)
+        _write_weights(staging, model.shape, made, shard_bytes)
         written = read_folder(staging).shape
         if plan is not None:
             how = f"{scheme}, its rounding learnt on {text} by AutoRound" if learnt else scheme
@@ -250,28 +251,17 @@ def _above_zero(scale: Tensor, dtype: torch.dtype) -> Tensor:
     return scale.to(dtype).clamp(min=torch.finfo(dtype).smallest_normal)
 
 
-def _write_weights(staging: Path, tensors: Iterator[dict[str, Tensor]], shard_bytes: int) -> None:
-    """Write tensors into shards, one in memory at a time, and their index."""
-    shards: list[list[str]] = []
-    held: dict[str, Tensor] = {}
-    total = 0
+def _write_weights(
+    staging: Path, shape: ModelShape, tensors: Iterator[dict[str, Tensor]], shard_bytes: int
+) -> None:
+    """Write what takes each tensor's place into shards, one in memory at a time, and their index.
 
-    def write() -> None:
-        write_files({staging / f"shard{len(shards)}": file_of(held, {"format": "pt"})})
-        shards.append([*held])
-        held.clear()
-
-    for made in tensors:
-        size = sum(tensor.nbytes for tensor in made.values())
-        if held and sum(tensor.nbytes for tensor in held.values()) + size > shard_bytes:
-            write()
-        held |= made
-        total += size
-    write()
-    names = [f"model-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)]
-    names = names if len(shards) > 1 else [WEIGHTS_FILE]
-    for place, name in enumerate(names):
-        (staging / f"shard{place}").rename(staging / name)
-    places = {tensor: name for name, of in zip(names, shards, strict=True) for tensor in of}
-    index = {"metadata": {"total_size": total}, "weight_map": places}
-    write_json(staging / INDEX_FILE, index)
+    A shard takes the place of one of the plain model's.
+    """
+    places, total = dict[str, str](), 0
+    for file_name, names in plan_shards(shape, shard_bytes).items():
+        held = {name: t for made in islice(tensors, len(names)) for name, t in made.items()}
+        write_files({staging / file_name: file_of(held, {"format": "pt"})})
+        places |= dict.fromkeys(held, file_name)
+        total += sum(tensor.nbytes for tensor in held.values())
+    write_json(staging / INDEX_FILE, {"metadata": {"total_size": total}, "weight_map": places})
