@@ -56,7 +56,7 @@ STAGE, WEIGHTS = stages.RECOVERY, "recovered"  # files of the state, and of the 
 TOKENS_A_STEP = 1024
 RATE = 1.5e-3  # of a weight's size in a step; by 2 % Qwen2.5-Coder-0.5B forgets what it knew
 WARMUP_SHARE = 0.05  # of the steps, in which the learning rate rises; then it falls to 0
-STATE_BYTES = 14  # for each weight that learns: itself, two moments, the best so far
+STATE_BYTES = 12  # for each weight that learns: itself and two moments; the best come on top
 SAVING_PAUSES = 4  # usual pauses for each second that saving takes: a twentieth of the time
 logger = logging.getLogger(__name__)
 
@@ -115,7 +115,9 @@ class _Recovery:
         self.failure = ""  # why it ended before the last step
         self.record: dict[str, Any] = {"step": 0, "seconds": 0.0, "metrics": []}
         learnt = sum(weight.numel() for weight in student.parameters())
-        check_room(workspace.path(STAGE), 2 * STATE_BYTES * learnt)  # also while it is replaced
+        state = (STATE_BYTES + run.base.shape.bytes_per_parameter) * learnt
+        path = workspace.path(STAGE)  # there are two of it while it is replaced
+        by_lead(lambda: check_room(path, 2 * state - (path.exists() and path.stat().st_size)))
         if workspace.has(STAGE):
             self._go_on()
         else:

@@ -179,9 +179,12 @@ def test_the_weights_of_the_best_check_are_written(
 
 
 def test_a_resumed_recovery_reads_what_it_began_with(
-    make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    make_config: MakeConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Whatever has become of the file since."""
+    """Whatever has become of the file since, and with room for its state once more."""
     caplog.set_level(logging.INFO)
     text = tmp_path / "text.txt"
     config = make_config(keep=0.6, recover=4 * 1024, rounds=1, scale_epochs=0)
@@ -193,11 +196,16 @@ def test_a_resumed_recovery_reads_what_it_began_with(
         if row["stage"] == "recovery" and row["step"] == 2:
             raise KeyboardInterrupt
 
+    monkeypatch.setattr("grasp_deploy.compression.stages.SAVE_EVERY_SECONDS", 0.0)
     with pytest.raises(KeyboardInterrupt):
         compress(config, RunOptions(tmp_path / "out", on_progress=stop))
     assert (told := "text: the one that the run began with") not in caplog.text
     text.write_text("ABC" + text.read_text())
+    saved = (tmp_path / "out.partial" / "recovery.safetensors").stat().st_size
+    asked: list[int] = []
+    monkeypatch.setattr(recovery, "check_room", lambda _, needed: asked.append(needed))
     again = compress(config, RunOptions(tmp_path / "out", resume=True)).plan
+    assert asked == [pytest.approx(saved, rel=0.05)], "of float32 weights"
     assert again.fitted == whole.fitted
     assert again.provenance["seconds"].keys() == whole.provenance["seconds"].keys()
     assert caplog.text.count(told) == 2, "to calibrate and to recover on"
