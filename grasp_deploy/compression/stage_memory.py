@@ -5,7 +5,7 @@ Kernels' workspaces, and what an allocator loses between tensors, are not counte
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -41,6 +41,7 @@ class Way:
     on_gpu: bool
     processes: int = 1
     offload: bool = False  # weights wait in the CPU's memory
+    divided: bool = False  # FSDP2 divides the weights, though it may be among one process
 
     @cached_property
     def dtype(self) -> torch.dtype:
@@ -115,7 +116,7 @@ class Way:
             step |= self._head_of_divergence(self._each(config.batch_size)) | states
         peaks |= {PREDICTIONS: gathered | states, "gates": step}
         peaks |= {"compensation": last | states, "scales": step}
-        peaks |= {MORE_TEXT: writing, RECOVERY: self._recovery}
+        peaks |= {MORE_TEXT: writing, RECOVERY: replace(self, divided=True)._recovery}
         weights = {} if self.offload else {"weights": self._weight_bytes}
         return {stage: weights | peaks[stage] for stage in passes_of(config)}
 
@@ -132,6 +133,7 @@ class Way:
         terms = self._step(self._each(sequences_in_step(self.config)))
         del terms["scores and their optimiser"]
         return terms | {
+            "weights": self._weight_bytes,
             "gathered weights": 2 * self._gathered[0],
             **self._head_of_divergence(self._each(sequences_in_step(self.config))),
             "weights that learn": self._each(3 * 4 * self._learnt),
@@ -174,7 +176,7 @@ class Way:
     @property
     def _gathered(self) -> tuple[int, int]:
         """Bytes of an MLP and of the head, which FSDP2 gathers when they are called."""
-        is_divided = self.processes > 1 or self.offload
+        is_divided = self.processes > 1 or self.offload or self.divided
         row = self.shape.hidden_size * self.dtype.itemsize * is_divided
         return 3 * self._columns[0] * row, self.shape.vocab_size * row
 

@@ -21,11 +21,12 @@ from grasp_deploy.compression.stage_memory import Way
 from grasp_deploy.compression.stages import passes_of
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.json_files import read_json
 from grasp_deploy.files.progress import OnProgress
 from tests.compression.conftest import MakeConfig
 
-LLAMA_2_7B = Path(__file__).parents[2] / "benchmarks" / "configs" / "llama-2-7b.json"
-SHAPE = model_shape(read_config(LLAMA_2_7B))
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+SHAPE = model_shape(read_config(BENCHMARKS / "configs" / "llama-2-7b.json"))
 CONFIG = CompressConfig(model="m", keep=0.6)
 D, F, LAYERS, VOCABULARY, TOKENS = 4096, 11008, 32, 32000, 512
 PROCESS = 525 * 2**20
@@ -115,6 +116,17 @@ def test_what_learns_takes_twelve_bytes_for_each_weight(one: Way) -> None:
     )
     assert way.device_bytes == sum(terms.values()) > one.device_bytes
     assert way.machine_bytes > one.machine_bytes
+
+
+@pytest.mark.parametrize("name", ["llama-1b", "llama-2-7b"])  # tied embeddings, and a head
+def test_a_measured_step_of_recovery_takes_no_more_than_predicted(name: str) -> None:
+    """One process divides its weights too: it gathers them, and ties nothing."""
+    record = read_json(BENCHMARKS / "results" / f"recovery_step-{name}-h200.json", "")
+    shape = model_shape(read_config(BENCHMARKS / "configs" / f"{name}.json"))
+    config = replace(CONFIG, keep=float(record["settings"]["keep"]), recover=1)
+    pruned = shape_within(budget_for(config, shape, torch.device("cpu")), shape)
+    predicted = sum(Way(config, shape, pruned, on_gpu=True).stages["recovery"].values())
+    assert 1 < predicted / record["peak_memory_bytes"] < 1.07
 
 
 def runs_out(stage: str, times: int = 1) -> OnProgress:
