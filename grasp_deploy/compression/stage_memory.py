@@ -212,18 +212,18 @@ class Way:
         """The peak of work on one layer for all sequences: hidden states and float64 matrices.
 
         Those are of `k x k`, `k` the wider of the layer's two inputs. `obs` and least squares have
-        four: the sums, what is solved, the solution, and the solver's copy. Of three processes one
-        has another layer waiting. A refit has the products of all rows, and target and solution of
-        those of a process.
+        four: the sums, what is solved, the solution, and the solver's copy. Several processes score
+        only once all have sums: beside those of an MLP lie its attention's, and the latest MLP's. A
+        refit has the products of all rows, and target and solution of those of a process.
         """
         d, k, width = self.shape.hidden_size, max(self._columns), self.dtype.itemsize
         tokens, rows = self._each(sequences) * self.config.sequence_length, self._each(d)
-        matrices = 4 if refits or self.processes < 3 else 5
+        waiting = sum(k**2 for k in self._columns) * (self.processes > 1 and not refits)
         products = k * (8 * (d + 2 * rows) + rows * width)
         return {
             "gathered weights": self._gathered[0],
             "hidden states": tokens * d * width * (1 + refits),
-            "float64 matrices": matrices * 8 * k**2 + products * refits,
+            "float64 matrices": 8 * (4 * k**2 + waiting) + products * refits,
         }
 
 

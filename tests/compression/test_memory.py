@@ -63,6 +63,9 @@ def test_terms_of_one_process_and_of_two(one: Way) -> None:
     assert two.stages["gates"]["weights"] == SHAPE.weight_bytes / 2
     # An MLP, which is larger than the head, arrives and is in use.
     assert two.stages["own-text"]["gathered weights"] == 2 * 3 * 2 * D * F
+    # While it scores an MLP, the first of two has its attention's sums, and the next MLP's.
+    scoring = replace(two, config=replace(CONFIG, compensation=False)).stages["rounds"]
+    assert scoring["float64 matrices"] == 8 * (5 * F * F + D * D)
     assert "weights" not in offloaded.stages["gates"]
     assert offloaded.machine_bytes == one.machine_bytes + SHAPE.weight_bytes
     assert offloaded.device_bytes < two.device_bytes < one.device_bytes
