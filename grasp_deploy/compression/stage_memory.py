@@ -214,15 +214,17 @@ class Way:
         Those are of `k x k`, `k` the wider of the layer's two inputs. `obs` and least squares have
         four: the sums, what is solved, the solution, and the solver's copy. Several processes score
         only once all have sums: beside those of an MLP lie its attention's, and the latest MLP's. A
-        refit has the products of all rows, and target and solution of those of a process.
+        refit has the products of all rows, and target and solution of those of a process. It has
+        two hidden states of a token, and behind norms the dense layer's outputs too.
         """
         d, k, width = self.shape.hidden_size, max(self._columns), self.dtype.itemsize
         tokens, rows = self._each(sequences) * self.config.sequence_length, self._each(d)
         waiting = sum(k**2 for k in self._columns) * (self.processes > 1 and not refits)
+        behind = norms_of(self.shape.family.model_type).behind
         products = k * (8 * (d + 2 * rows) + rows * width)
         return {
             "gathered weights": self._gathered[0],
-            "hidden states": tokens * d * width * (1 + refits),
+            "hidden states": tokens * d * width * (1 + refits * (2 if behind else 1)),
             "float64 matrices": 8 * (4 * k**2 + waiting) + products * refits,
         }
 

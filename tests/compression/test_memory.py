@@ -44,6 +44,9 @@ def test_terms_of_one_process_and_of_two(one: Way) -> None:
     # Two hidden states of bfloat16 for each of 256 sequences; at the 64 of a round, half of one.
     refit = one.stages["compensation"]
     assert refit["hidden states"] == 2 * 2 * 256 * TOKENS * D
+    sandwich = replace(SHAPE, family=replace(SHAPE.family, model_type="gemma3_text"))
+    with_norms_behind = replace(one, shape=sandwich).stages["compensation"]
+    assert with_norms_behind["hidden states"] == 3 * 2 * 256 * TOKENS * D
     # Four matrices of k x k; cross products, target and solution in float64; columns in bfloat16.
     assert refit["float64 matrices"] == 8 * (4 * F * F + 3 * D * F) + 2 * D * F
     of_text = replace(one, config=replace(CONFIG, objective="text")).stages
