@@ -115,6 +115,7 @@ def learn_plan(
     mask = final_mask(frozen, scores, reached)
     refit(*learning, mask)  # least squares
     scales, norms = learn_scales(*learning, mask)  # section 3.4
+    del learning  # and the dense model's hidden states
     losses["heldout_pruned"] = frozen.heldout_loss(mask * scales, norms, heldout)
     losses["witness"] = frozen.heldout_loss(mask * scales, norms, run.split.witness)
     excess = excess_of(frozen, mask * scales, norms, dense_losses)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ import torch.nn.functional as F
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.read.loading import load
 from grasp_deploy.compression.compress import compress
+from grasp_deploy.compression.mask import fold_scales
 from grasp_deploy.compression.prepare import prepare
 from grasp_deploy.compression.run_options import RunOptions
 from grasp_deploy.compression.stages import passes_of
 from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.pruning.distilling import DensePredictions
 from tests.compression.conftest import MakeConfig
 
 
@@ -49,7 +52,15 @@ def test_scales_begin_at_what_the_refitted_model_is_without_them(
 def test_the_dense_model_reads_the_text_once(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All that gates and scales learn from, where gates learn from less."""
+    """All that gates and scales learn from, where gates learn from less; none of it is kept."""
+
+    def fold(*given: Any) -> dict[str, Path]:
+        kept.append([x for x in gc.get_objects() if type(x) is DensePredictions])
+        return fold_scales(*given)
+
+    gc.collect()
+    kept: list[list[DensePredictions]] = []
+    monkeypatch.setattr("grasp_deploy.compression.compress.fold_scales", fold)
     for module in ("prepare", "stages"):
         monkeypatch.setattr(f"grasp_deploy.compression.{module}.GATE_SEQUENCES", 8)
     config = make_config(keep=0.6, rounds=2, batch_size=1)
@@ -62,6 +73,7 @@ def test_the_dense_model_reads_the_text_once(
     assert gates[0]["heldout_divergence"] > 0 and "divergence" in gates[0]
     told = [stage for stage in dict.fromkeys(row["stage"] for row in rows) if stage != "export"]
     assert told == [*passes_of(config)]
+    assert kept == [[]], "while scaled columns are saved"
 
 
 def test_gates_learn_the_text_if_asked(make_config: MakeConfig, tmp_path: Path) -> None:
