@@ -82,7 +82,8 @@ class DensePredictions:
         states = last_hidden(self._model, input_ids=self._ids(places))
         self._read.add(tuple(batch.tolist()))
         if share:
-            self._states.update(zip(places.tolist(), states.cpu(), strict=True))
+            rows = (row.clone() for row in states.cpu())  # a view would keep its whole batch
+            self._states.update(zip(places.tolist(), rows, strict=True))
 
     def divergence(self, places: Tensor) -> Tensor:
         """Mean divergence of what the model predicts now, in nats per token, over `(B,)` places.

@@ -17,7 +17,7 @@ from grasp_deploy.pruning.objective import LossError, mean_loss
 from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
 from grasp_deploy.pruning.training import LearningState, learn_scales
 from grasp_deploy.pruning.units import UnitTable
-from tests.pruning.tiny_units import generator, token_ids
+from tests.pruning.tiny_units import frozen, generator, token_ids
 from tests.tiny import VARIANTS, tiny_model
 
 STEPS, RATE = 40, 3e-3
@@ -75,6 +75,17 @@ def test_scales_learn_what_the_dense_model_predicts(name: str) -> None:
     ]
     assert losses[0] == pytest.approx(float(expected), rel=1e-4)
     assert state.best_loss < 0.97 * losses[0]
+
+
+def test_a_batch_whose_rows_were_read_again_is_freed() -> None:
+    """Each epoch draws other batches; of the old ones nothing stays."""
+    model: Any = frozen()
+    predictions = DensePredictions(model, token_ids(4, 12))
+    for batch in ([0, 1], [2, 3], [0, 2]):
+        predictions.read(torch.tensor(batch))
+    kept = [row.untyped_storage() for row in predictions._states.values()]
+    size = sum({storage.data_ptr(): len(storage) for storage in kept}.values())
+    assert size == 4 * 12 * model.config.hidden_size * 4
 
 
 def pair(name: str) -> tuple[Any, Any]:
