@@ -5,7 +5,6 @@ Nothing is loaded but config.json.
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -24,6 +23,7 @@ from grasp_deploy.compression.stage_memory import Way
 from grasp_deploy.compression.stages import OWN_TEXT, passes_of, sequences_of
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.memory import memory_bytes
 from grasp_deploy.files.sizes import format_bytes, parse_bytes
 from grasp_deploy.pruning.objective import language_loss
 from grasp_deploy.pruning.training import freeze
@@ -37,7 +37,7 @@ TIMED_BYTES = 2**30  # of layers that are timed; in a larger model they stand fo
 class DryRun:
     """A compression on 1 to 16 processes, judged before a weight is loaded."""
 
-    memory_bytes: int  # of a GPU, or of this machine if it computes on the CPU
+    memory_bytes: int  # of a GPU, or of this machine or container if it computes on the CPU
     ways: tuple[Way, ...]
     passes: dict[str, int]  # by stage
     seconds: float | None  # on one process; None for a GPU that is not here
@@ -98,7 +98,7 @@ def dry_run(config: CompressConfig, gpu_memory: str | None = None) -> DryRun:
     memory = asked or (
         torch.cuda.get_device_properties(device).total_memory
         if device.type == "cuda"
-        else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        else memory_bytes()
     )
     ways = [one]
     # A method of the user's reads whole weights, and so do experts.

@@ -30,6 +30,7 @@ from grasp_deploy.engine.child import log_tail, running
 from grasp_deploy.engine.flags import ServerFlags, read_flags
 from grasp_deploy.engine.vllm_process import CACHE_VARIABLE, engine_environment, server_module
 from grasp_deploy.errors import ChildError, InputError, printable
+from grasp_deploy.files.memory import memory_bytes
 
 HOST = "127.0.0.1"
 PORT = 8000  # vLLM's own default
@@ -215,9 +216,7 @@ def cpu_cache_bytes(model: Path, available_bytes: int) -> int:
 
 def available_memory_bytes() -> int:
     """Memory that a new program could use without swapping."""
-    rows = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    kibibytes = next(row.split()[1] for row in rows if row.startswith("MemAvailable:"))
-    return int(kibibytes) * 1024
+    return memory_bytes(free=True)
 
 
 def _check_gpu() -> None:
