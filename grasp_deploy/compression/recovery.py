@@ -242,9 +242,9 @@ class _Recovery:
 
     @contextmanager
     def _replaced(self, weights: dict[str, Tensor]) -> Iterator[None]:
-        """Within the `with` block, hold other weights in the model that learns."""
+        """Within the `with` block, hold other weights in the model; its own wait on the CPU."""
         parts = self.distiller.parts
-        exact = {name: part.clone() for name, part in parts.items()}
+        exact = {name: part.to("cpu", copy=True) for name, part in parts.items()}
         for name, part in parts.items():
             part.copy_(weights[name])
         yield
