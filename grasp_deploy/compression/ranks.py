@@ -179,7 +179,7 @@ def rows_at_lead(part: Tensor) -> Tensor:
         return part
     parts = [part] * world() if is_lead() else None
     dist.gather_object(part, parts)
-    return torch.cat(parts) if parts else part[:0]
+    return torch.cat(parts) if parts else part[:0].clone()  # a view would keep the part
 
 
 def load_divided(

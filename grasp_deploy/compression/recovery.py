@@ -256,7 +256,7 @@ class _Recovery:
         began = time.monotonic()
         state = {**self.distiller.state(), "best": self.best}
         tensors = {
-            self._key(kind, name): tensor.cpu()
+            self._key(kind, name): tensor
             for kind, of_kind in state.items()
             for name, tensor in of_kind.items()
         }

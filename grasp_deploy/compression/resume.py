@@ -130,9 +130,9 @@ class Workspace:
         return tensors, record
 
     def save(self, stage: str, tensors: dict[str, Tensor], record: dict[str, Any]) -> Path:
-        """Save a stage's tensors and record; returns the file."""
+        """Save a stage's tensors, of any device, and its record; returns the file."""
         tensors = {
-            name: rows_at_lead(tensor) if COLUMNS in name else tensor
+            name: rows_at_lead(tensor.cpu()) if COLUMNS in name else tensor
             for name, tensor in tensors.items()
         }
         if is_lead():

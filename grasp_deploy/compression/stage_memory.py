@@ -75,9 +75,13 @@ class Way:
         saved = _output_values(self.pruned) * (width + (4 if n == 1 else 8)) * refits
         if self.offload or not self.on_gpu:
             saved += n * self._weight_bytes
-        if self.config.recover is not None:  # the state of learning; the best weights stay there
-            saved = max(saved, self._learnt * (3 * 4 + 2 * width))
-            dense += self._learnt * width
+        if self.config.recover is not None:  # the best weights so far stay there
+            state, best = 3 * 4 * self._learnt, self._learnt * self.shape.bytes_per_parameter
+            # Measured: exact and rounded weights. Saved: a copy of the state, or all at the lead.
+            more = max(4 * self._learnt + best, state * self.on_gpu, (state + best) * (n > 1))
+            divided = n * replace(self, divided=True)._weight_bytes
+            saved = max(saved, more + (0 if self.on_gpu else state + divided))
+            dense += best
         in_stage = n * self.device_bytes
         if self.on_gpu:  # the dense model's hidden states are read while the columns wait
             in_stage = self._state_bytes + _output_values(self.pruned) * width * refits

@@ -121,7 +121,13 @@ def test_what_learns_takes_twelve_bytes_for_each_weight(one: Way) -> None:
         == 2 * two.stages["recovery"]["weights that learn"]
     )
     assert way.device_bytes == sum(terms.values()) > one.device_bytes
-    assert way.machine_bytes > one.machine_bytes
+    # In the CPU's memory: the best weights, and a copy of the state; of two all rows at the first.
+    dense = 2 * LAYERS * D * (F + D)
+    assert way.machine_bytes == PROCESS + dense + (2 + 12) * learnt
+    assert two.machine_bytes == 2 * PROCESS + dense + (2 + 12 + 2) * learnt
+    here = replace(way, on_gpu=False, config=replace(way.config, dtype="bfloat16"))
+    with_copies = SHAPE.weight_bytes + (2 + 12 + 4 + 2) * learnt  # to measure the rounded ones
+    assert here.machine_bytes == PROCESS + dense + with_copies > here.device_bytes
 
 
 @pytest.mark.parametrize("name", ["llama-1b", "llama-2-7b"])  # tied embeddings, and a head
