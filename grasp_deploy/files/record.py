@@ -47,7 +47,7 @@ def new_record(
 
 def write_record(path: Path, record: Any) -> None:
     """Write a record, typed or plain, as JSON in one move; its folder is made if need be."""
-    write_text(path, json.dumps(to_builtins(record), indent=1) + "\n")
+    write_text(path, json.dumps(to_builtins(record), indent=1, allow_nan=False) + "\n")
 
 
 def read_record(

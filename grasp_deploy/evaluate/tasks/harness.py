@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache
 from importlib.util import find_spec
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -231,9 +232,9 @@ def _cell(
     loaded: Loaded,
     truncated: int,
 ) -> dict[str, Any]:
-    figures = results["results"][name]
-    metric, metric_filter = headline(figures)
-    error = figures.get(f"{metric}_stderr,{metric_filter}")
+    stated = results["results"][name]
+    metric, metric_filter = headline(stated)
+    error = stated.get(f"{metric}_stderr,{metric_filter}")
     samples = [
         (task, sample)
         for task in tasks
@@ -245,9 +246,9 @@ def _cell(
     return {
         "task": name,
         "metric": metric if metric_filter == "none" else f"{metric}, {metric_filter}",
-        "accuracy": float(figures[f"{metric},{metric_filter}"]),
+        "accuracy": float(stated[f"{metric},{metric_filter}"]),
         "standard_error": float(error) if isinstance(error, float) else None,
-        "metrics": {key: float(v) for key, v in figures.items() if isinstance(v, float)},
+        "metrics": {k: float(v) for k, v in stated.items() if isinstance(v, float) and isfinite(v)},
         "num_fewshot": fewshot.pop() if len(fewshot) == 1 else None,
         "truncated": truncated,
         "prompts_sha256": hashlib.sha256(prompts.encode()).hexdigest(),
@@ -258,9 +259,16 @@ def _cell(
 def _item(task: str | None, sample: Mapping[str, Any]) -> dict[str, Any]:
     answers = sample["filtered_resps"]
     scored = isinstance(answers[0], tuple | list)
+    scores = [float(answer[0]) for answer in answers] if scored else []
+    if not all(map(isfinite, scores)):
+        raise InputError(  # argmax would choose a NaN
+            f"the log-likelihoods of an item are {scores}, so there is no accuracy: the weights "
+            "are broken or overflow their dtype; try --dtype float32, and check the model with "
+            "`grasp-deploy verify`"
+        )
     return {
         **({"task": task} if task else {}),
         "item": sample["doc_id"],
-        **({"loglikelihoods": [float(a[0]) for a in answers]} if scored else {"answer": answers}),
+        **({"loglikelihoods": scores} if scored else {"answer": answers}),
         **{name: float(sample[name]) for name in METRICS if name in sample["metrics"]},
     }

@@ -72,6 +72,15 @@ def test_an_answer_that_does_not_fit_is_refused(query: Any) -> None:
         run_task(tiny_lm(max_tokens=2), "query", query, TaskSettings())
 
 
+def test_log_likelihoods_that_are_not_finite_are_no_accuracy(query: Any) -> None:
+    model = tiny_model("llama")
+    with torch.no_grad():
+        model.model.norm.weight.fill_(float("nan"))
+    lm = transformers_lm(model, tiny_tokenizer(), 4, 512)
+    with pytest.raises(InputError, match=r"are \[nan, .* no accuracy: .* broken .*--dtype float32"):
+        run_task(lm, "query", query, TaskSettings(limit=1))
+
+
 def test_examples_come_from_other_items_and_the_seed_chooses_them(query: Any) -> None:
     lm = tiny_lm()
     one, same, other = (

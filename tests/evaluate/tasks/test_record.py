@@ -11,6 +11,7 @@ import pytest
 
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.tasks.accuracy import read_tasks_record
+from grasp_deploy.files.record import write_record
 from tests.evaluate.tasks.task_records import task_record
 
 Record = dict[str, Any]
@@ -40,3 +41,9 @@ def test_records_that_are_not_whole(
     with pytest.raises(InputError, match=rf"tasks.json .*{words}") as caught:
         read_tasks_record(path)
     assert "\n" not in str(caught.value)
+
+
+def test_what_could_not_be_read_back_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_record(tmp_path / "tasks.json", task_record(accuracy=float("nan")))
+    assert not list(tmp_path.iterdir())
