@@ -151,9 +151,9 @@ def task_changes(dense: Sequence[Cell], pruned: Sequence[Cell]) -> list[dict[str
 
 
 def chance(items: Sequence[Mapping[str, Any]]) -> float:
-    """The accuracy of guessing, 0 to 1: one of the choices of each item; 0 of written answers."""
+    """The accuracy of guessing, 0 to 1: one of the choices of each item; 0 where there is none."""
     choices = (len(item.get("loglikelihoods", ())) for item in items)
-    return statistics.fmean(1 / count if count else 0.0 for count in choices)
+    return statistics.fmean(1 / count if count > 1 else 0.0 for count in choices)
 
 
 def _paired_error(before: Cell, after: Cell) -> float | None:

@@ -87,3 +87,4 @@ def test_a_row_of_changes() -> None:
 def test_chance_is_one_of_the_choices() -> None:
     assert chance([FOUR, TWO]) == pytest.approx((1 / 4 + 1 / 2) / 2)
     assert chance([{"answer": ["42"]}]) == 0.0  # nobody guesses a written answer
+    assert chance([{"loglikelihoods": [-1.0]}]) == 0.0  # nor a last word, as in LAMBADA
