@@ -42,14 +42,24 @@ def check_installed() -> None:
 def load_tasks(names: Sequence[str], files: Sequence[Path]) -> dict[str, Loaded]:
     """Load tasks for `run_task`: those of lm-eval's names, then those of the files.
 
-    Raises InputError for a task that is unknown, out of reach or without an accuracy, and for a
-    file without items.
+    Raises InputError for a task that is unknown, out of reach, without an accuracy or run twice,
+    and for a file without items.
     """
     specs: dict[str, Any] = {name: name for name in names}
     specs |= {path.stem: local_task(path) for path in files}
     if names:
         _check_known(names)
-    return {name: _load(name, spec, _manager(bool(names))) for name, spec in specs.items()}
+    tasks = {name: _load(name, spec, _manager(bool(names))) for name, spec in specs.items()}
+    cells = [cell for name, loaded in tasks.items() for cell in _tasks_of_cells(name, loaded)]
+    if twice := [cell for cell in cells if cells.count(cell) > 1]:
+        raise InputError(f"task {twice[0]} is named twice, once by a tag: leave one of them out")
+    return tasks
+
+
+def _tasks_of_cells(name: str, loaded: Loaded) -> dict[str, list[str]]:
+    """The tasks of each cell: a group is one cell, a tag has one for each of its tasks."""
+    tasks = list(loaded["tasks"])
+    return {name: tasks} if name in loaded["groups"] else {task: [task] for task in tasks}
 
 
 def check_names(names: Sequence[str], files: Sequence[Path]) -> None:
@@ -147,11 +157,8 @@ def run_task(
         results = evaluate(
             ObservedLM(lm, on_requests), loaded, limit=settings.limit, bootstrap_iters=1000
         )
-    in_group = name in loaded["groups"]
-    cells = (
-        {name: list(loaded["tasks"])} if in_group else {task: [task] for task in loaded["tasks"]}
-    )
-    return [_cell(cell, tasks, results, loaded, len(truncated)) for cell, tasks in cells.items()]
+    cells = _tasks_of_cells(name, loaded).items()
+    return [_cell(cell, tasks, results, loaded, len(truncated)) for cell, tasks in cells]
 
 
 class ObservedLM:

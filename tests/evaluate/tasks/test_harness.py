@@ -208,12 +208,13 @@ def index(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def load(specs: list[Any]) -> dict[str, Any]:
         is_group = specs[0] == "both"
-        metric = "acc" if is_group else "word_perplexity"
+        metric = "word_perplexity" if specs[0] == "sciq" else "acc"
         task = SimpleNamespace(aggregation=lambda: {metric: sum})
         groups = {"both": SimpleNamespace(aggregate_metric_list=None)} if is_group else {}
-        return {"tasks": {specs[0]: task}, "groups": groups}
+        names = ["arc_easy", "arc_challenge"] if specs[0] == "ai2_arc" else specs
+        return {"tasks": dict.fromkeys(names, task), "groups": groups}
 
-    known = SimpleNamespace(all_tasks=["arc_easy", "sciq", "both"], load=load)
+    known = SimpleNamespace(all_tasks=["arc_easy", "sciq", "both", "ai2_arc"], load=load)
     monkeypatch.setattr(harness, "_manager", lambda include_defaults: known)
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
 
@@ -228,6 +229,12 @@ def test_a_task_without_accuracy_is_refused(index: None) -> None:
         load_tasks(["sciq"], [])
     with pytest.raises(InputError, match=r"group both has no accuracy \(its metrics: none\)"):
         load_tasks(["both"], [])
+
+
+def test_a_tag_and_one_of_its_tasks_are_not_averaged_together(index: None) -> None:
+    assert list(load_tasks(["ai2_arc"], [])) == ["ai2_arc"]
+    with pytest.raises(InputError, match="task arc_easy is named twice, once by a tag"):
+        load_tasks(["ai2_arc", "arc_easy"], [])
 
 
 @pytest.mark.slow
