@@ -114,14 +114,8 @@ def transformers_lm(
 ) -> Any:
     """lm-eval's wrapper of a loaded model; prompts longer than `max_tokens` lose their beginning.
 
-    Log-probabilities are computed in float32 whatever the model's dtype, as vLLM does. Raises
-    InputError if the tokenizer has more tokens than the model.
+    Log-probabilities are computed in float32 whatever the model's dtype, as vLLM does.
     """
-    if tokenizer.vocab_size > model.config.vocab_size:
-        raise InputError(
-            f"the tokenizer has {tokenizer.vocab_size} tokens and the model's vocabulary only "
-            f"{model.config.vocab_size}: use the tokenizer that belongs to the model"
-        )
     with silent():  # it warns that a loaded model is not a name
         from lm_eval.models.huggingface import HFLM
 

@@ -91,6 +91,13 @@ def _checked(models: Sequence[BenchModel], settings: TaskSettings) -> TaskSettin
 
     Quantised models in vLLM are the exception: its kernels for them are not made for float32.
     """
+    for model in models:
+        tokens, most = load_tokenizer(model.path).vocab_size, model.shape.vocab_size
+        if tokens > most:
+            raise InputError(
+                f"the tokenizer of {model.name} has {tokens} tokens and the model only {most}: use "
+                "the tokenizer that belongs to the model"
+            )
     if settings.engine == "vllm":
         platform = vllm_platform(settings.device, settings.enforce_eager)
         for model in models:

@@ -116,12 +116,6 @@ def test_prompts_that_are_too_long_are_counted(files: dict[str, Path], query: An
     assert cell["truncated"] == sum(len(q) + 8 + 1 + len(c) > 25 for q, c in pairs) > 0
 
 
-def test_a_tokenizer_of_another_model() -> None:
-    model = tiny_model("llama", vocab_size=128)
-    with pytest.raises(InputError, match="256 tokens and the model's vocabulary only 128"):
-        transformers_lm(model, tiny_tokenizer(), 1, 512)
-
-
 def test_log_probabilities_are_float32_whatever_the_model(query: Any) -> None:
     model = tiny_model("llama", dtype=torch.bfloat16)
     lm = transformers_lm(model, tiny_tokenizer(), 1, 512)

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import bench_models
 from grasp_deploy.evaluate.settings import TaskSettings
 from grasp_deploy.evaluate.tasks.run import bench_tasks
 from grasp_deploy.evaluate.tasks.vllm import engine_arguments
 from tests.evaluate.tasks.tiny_tasks import needs_lm_eval, write_items
 from tests.installed import pretend
+from tests.tiny import save_tiny
 
 
 def run(model: Path, files: list[Path], engine: Any) -> list[dict[str, Any]]:
@@ -40,6 +42,19 @@ def test_both_engines_agree_on_every_item(demo_checkpoint: Path, tmp_path: Path)
             assert item == served
         for name in ("prompts_sha256", "accuracy", "standard_error"):
             assert one[name] == other[name]
+
+
+@needs_lm_eval
+def test_every_tokenizer_is_looked_at_before_a_model_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("grasp_deploy.evaluate.tasks.run.load")
+    save_tiny("llama", tmp_path / "narrow", vocab_size=128)
+    save_tiny("llama", tmp_path / "wide")
+    models = bench_models([str(tmp_path / name) for name in ("wide", "narrow")])
+    settings = TaskSettings(task_files=(write_items(tmp_path)["query"],))
+    with pytest.raises(InputError, match="of narrow has 256 tokens and the model only 128"):
+        bench_tasks(models, settings, [])
 
 
 def test_what_vllm_is_told(demo_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
