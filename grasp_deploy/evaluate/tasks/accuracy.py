@@ -53,7 +53,7 @@ class TaskCell(Struct):
     standard_error: Share | None
     metrics: dict[str, float]
     num_fewshot: Count | None  # None if the tasks of a group differ
-    truncated: Count  # prompts that lost their beginning
+    truncated: Count  # prompts that lost their beginning; at least, since a batch may count as one
     prompts_sha256: str
     items: Annotated[list[dict[str, Any]], Meta(min_length=1)]
 

@@ -147,12 +147,13 @@ def run_task(
     random.seed(settings.seed)
     for task in loaded["tasks"].values():
         _set_fewshot(task, settings)
-    with silent() as truncated:
-        results = evaluate(
-            ObservedLM(lm, on_requests), loaded, limit=settings.limit, bootstrap_iters=1000
-        )
-    cells = _tasks_of_cells(name, loaded).items()
-    return [_cell(cell, tasks, results, loaded, len(truncated)) for cell, tasks in cells]
+    observed, cells = ObservedLM(lm, on_requests), []
+    for cell, tasks in _tasks_of_cells(name, loaded).items():
+        alone = loaded if cell in loaded["groups"] else {"tasks": {cell: loaded["tasks"][cell]}}
+        with silent() as truncated:
+            results = evaluate(observed, alone, limit=settings.limit, bootstrap_iters=1000)
+        cells.append(_cell(cell, tasks, results, loaded, len(truncated)))
+    return cells
 
 
 class ObservedLM:

@@ -29,7 +29,7 @@ def tables(record: TasksRecord) -> list[Table]:
     cells = [[c for c in document["cells"] if c["model"] == name] for name in names]
     heads = ["task", "metric", "items", names[0]]
     heads += [head for name in names[1:] for head in (name, "change")]
-    table = figure_table("Accuracy on tasks, %", heads, _notes(document))
+    table = figure_table("Accuracy on tasks, %", heads, _notes(document, cells))
     for of_task in zip(*cells, strict=True):
         first = of_task[0]
         figures = _figures([[cell] for cell in of_task])
@@ -55,7 +55,7 @@ def _figures(models: Sequence[Cells]) -> list[str]:
     return texts
 
 
-def _notes(record: Mapping[str, Any]) -> list[str]:
+def _notes(record: Mapping[str, Any], cells: Sequence[Cells]) -> list[str]:
     notes = [RULE, AVERAGE_RULE, "±: one standard error"]
     if limit := record["settings"].get("limit"):
         notes.append(f"only the first {limit} items of each task")
@@ -63,8 +63,8 @@ def _notes(record: Mapping[str, Any]) -> list[str]:
     if shots:
         listed = ", ".join(f"{task} {count}" for task, count in shots.items())
         notes.append(f"examples in the prompt: {listed}")
-    if shortened := sum(cell["truncated"] for cell in record["cells"]):
-        notes.append(f"{shortened:,} prompts were too long and lost their beginning")
+    if most := max(sum(cell["truncated"] for cell in of_model) for of_model in cells):
+        notes.append(f"at least {most:,} prompts were too long and lost their beginning")
     return notes
 
 

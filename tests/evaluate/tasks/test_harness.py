@@ -186,6 +186,9 @@ def test_a_group_is_one_cell_and_a_tag_one_for_each_of_its_tasks(manager: Any) -
     found = run_task(tiny_lm(), "both_apart", manager.load(["both_apart"]), TaskSettings())
     assert {cell["task"]: len(cell["items"]) for cell in found} == {"few": 3, "many": 7}
     assert all("task" not in item for cell in found for item in cell["items"])
+    short = tiny_lm(max_tokens=7)  # no room for "few 0 def", "many 0 bc" and "many 0 def"
+    cut = run_task(short, "both_apart", manager.load(["both_apart"]), TaskSettings())
+    assert {cell["task"]: cell["truncated"] for cell in cut} == {"few": 3, "many": 14}
 
 
 def test_generated_answers_count_by_exact_match(manager: Any) -> None:

@@ -16,3 +16,10 @@ def test_accuracies_side_by_side_with_paired_changes() -> None:
     assert cells == ["piqa", "acc_norm", "4", "75.0 ± 10.0", "50.0 ± 10.0", "-25.0 ± 25.0"]
     average = [cell.strip() for cell in rows["average"]]
     assert average == ["average", "", "", "75.0 ± 7.1", "50.0 ± 7.1", "-25.0 ± 17.7"]
+
+
+def test_prompts_that_were_cut_count_once() -> None:
+    """Each model on each of the two tasks cut the same three prompts."""
+    (table,) = tables(typed(task_record(truncated=3)))
+    text = " ".join(" ".join(lines_of(table, width=120)).split())
+    assert "at least 6 prompts were too long" in text
