@@ -59,7 +59,11 @@ def _notes(record: Mapping[str, Any], cells: Sequence[Cells]) -> list[str]:
     notes = [RULE, AVERAGE_RULE, "±: one standard error"]
     if limit := record["settings"].get("limit"):
         notes.append(f"only the first {limit} items of each task")
-    shots = {c["task"]: c["num_fewshot"] for c in record["cells"] if c["num_fewshot"] != 0}
+    asked = record["settings"].get("num_fewshot")
+    if others := [c["task"] for c in cells[0] if asked and c["num_fewshot"] != asked]:
+        own = ", ".join(others)
+        notes.append(f"--num-fewshot {asked} does not change tasks whose own number is 0: {own}")
+    shots = {c["task"]: c["num_fewshot"] for c in record["cells"] if c["num_fewshot"]}
     if shots:
         listed = ", ".join(f"{task} {count}" for task, count in shots.items())
         notes.append(f"examples in the prompt: {listed}")

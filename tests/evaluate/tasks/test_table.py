@@ -23,3 +23,14 @@ def test_prompts_that_were_cut_count_once() -> None:
     (table,) = tables(typed(task_record(truncated=3)))
     text = " ".join(" ".join(lines_of(table, width=120)).split())
     assert "at least 6 prompts were too long" in text
+
+
+def test_tasks_that_stay_without_examples_are_named() -> None:
+    record = task_record()
+    record["settings"]["num_fewshot"] = 5
+    for cell in record["cells"]:
+        cell["num_fewshot"] = 5 if cell["task"] == "piqa" else 0
+    (table,) = tables(typed(record))
+    text = " ".join(" ".join(lines_of(table, width=120)).split())
+    assert "--num-fewshot 5 does not change tasks whose own number is 0: winogrande" in text
+    assert "examples in the prompt: piqa 5" in text
