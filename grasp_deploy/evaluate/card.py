@@ -15,14 +15,14 @@ from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.checkpoint.read.source import file_hashes
 from grasp_deploy.checkpoint.write.export import base_of
 from grasp_deploy.data import Blocks, TextSource
-from grasp_deploy.data.overlap import NOTEWORTHY_SHARE, calibrated_share
+from grasp_deploy.data.overlap import calibrated_share
 from grasp_deploy.data.source import display_name
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.answers import answers, prompts_for
 from grasp_deploy.evaluate.perplexity import Measured, perplexity
 from grasp_deploy.evaluate.settings import CardSettings
 from grasp_deploy.evaluate.tasks.accuracy import read_tasks_record, task_changes
-from grasp_deploy.evaluate.texts import heldout_corpora, read_texts, was_seen
+from grasp_deploy.evaluate.texts import heldout_corpora, is_calibrated_on, read_texts
 from grasp_deploy.files.outputs import check_rewritable
 from grasp_deploy.files.progress import OnProgress, ignore_progress
 from grasp_deploy.files.record import versions
@@ -131,18 +131,17 @@ def _measure(
 def _row(
     text: tuple[TextSource, Blocks], dense: Measured, pruned: Measured, plan: Plan
 ) -> dict[str, Any]:
-    """The record of a corpus; overlapping tokens reveal calibration text under another name."""
+    """The record of a corpus; overlapping tokens reveal calibration text under any name."""
     corpus, blocks = text
     share = None
     if plan.calibrated is not None:
         share = calibrated_share(blocks.token_ids, plan.calibrated)
-    named = was_seen(corpus, all_sources(plan.provenance))
     of_text = blocks.as_dict()
     return {
         "name": corpus.label,
         "source": display_name(corpus.what),
         "split": corpus.split,
-        "calibrated_on": named or (share is not None and share >= NOTEWORTHY_SHARE),
+        "calibrated_on": is_calibrated_on(share),
         "calibrated_on_share": share,
         **{key: of_text[key] for key in ("sequences", "sequence_length", "token_ids_sha256")},
         **{key: getattr(dense, key) for key in ("tokens", "dtype")},

@@ -16,13 +16,13 @@ from grasp_deploy.checkpoint.plan import calibrated_beside
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.checkpoint.read.source import fewest_positions
 from grasp_deploy.data import Blocks, TextSource
-from grasp_deploy.data.overlap import NOTEWORTHY_SHARE, calibrated_share
+from grasp_deploy.data.overlap import calibrated_share
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.answers import answers, prompts_for
 from grasp_deploy.evaluate.models import BenchModel
 from grasp_deploy.evaluate.perplexity import Measured, measure
 from grasp_deploy.evaluate.settings import CompareSettings
-from grasp_deploy.evaluate.texts import LONGEST, heldout_corpora, read_texts
+from grasp_deploy.evaluate.texts import LONGEST, heldout_corpora, is_calibrated_on, read_texts
 from grasp_deploy.files.progress import OnProgress, ignore_progress
 from grasp_deploy.files.record import new_record
 from grasp_deploy.stats.clustered import error_of_mean, paired_error, standard_error
@@ -55,7 +55,7 @@ class LossCell(Struct):
 
     @property
     def is_calibrated_on(self) -> bool:
-        return (self.calibrated_on_share or 0) >= NOTEWORTHY_SHARE
+        return is_calibrated_on(self.calibrated_on_share)
 
 
 class Answers(Struct):

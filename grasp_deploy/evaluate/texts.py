@@ -9,6 +9,7 @@ from grasp_deploy.checkpoint.format.shapes import read_config
 from grasp_deploy.checkpoint.read.loading import check_tokens, load_tokenizer
 from grasp_deploy.checkpoint.read.source import fewest_positions
 from grasp_deploy.data import Blocks, TextSource, evaluation_source, read_blocks
+from grasp_deploy.data.overlap import NOTEWORTHY_SHARE
 from grasp_deploy.data.source import display_name
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.settings import SEQUENCES, CompareSettings
@@ -47,6 +48,11 @@ def was_seen(corpus: TextSource, sources: Sequence[str]) -> bool:
     return any(
         corpus.label == display_name(source) or corpus.is_same_text(source) for source in sources
     )
+
+
+def is_calibrated_on(share: float | None) -> bool:
+    """True for a `calibrated_share` with which a text does not count; None is unknown."""
+    return (share or 0) >= NOTEWORTHY_SHARE
 
 
 def read_texts(

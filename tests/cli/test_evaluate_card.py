@@ -112,6 +112,18 @@ def test_calibration_text_under_another_name_does_not_count(
     assert "| mine† |" in (checkpoint / "README.md").read_text()
 
 
+def test_other_text_of_the_same_name_counts_as_in_a_comparison(
+    checkpoint: Path, demo_text: tuple[Path, Path], demo_model: Path, work: Path
+) -> None:
+    shutil.copyfile(demo_text[1], work / demo_text[0].name)
+    data = ("--data", demo_text[0].name, *SMALL, "--json")
+    quality = document("evaluate", "card", checkpoint, *data)
+    (row,) = quality["corpora"]
+    _, cell = document("evaluate", "compare", demo_model, checkpoint, *data)["cells"]
+    assert row["calibrated_on_share"] == cell["calibrated_on_share"] < 0.01
+    assert not row["calibrated_on"] and "on calibration.jsonl" in quality["verdict"]["sentence"]
+
+
 def test_a_folder_that_is_not_a_whole_checkpoint(
     pruned: Path, tiny_folder: Path, other: Path
 ) -> None:
