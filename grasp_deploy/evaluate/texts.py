@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from grasp_deploy.checkpoint.format.shapes import read_config
 from grasp_deploy.checkpoint.read.loading import check_tokens, load_tokenizer
 from grasp_deploy.checkpoint.read.source import fewest_positions
 from grasp_deploy.data import Blocks, TextSource, evaluation_source, read_blocks
+from grasp_deploy.data.documents import has_columns
 from grasp_deploy.data.overlap import NOTEWORTHY_SHARE
 from grasp_deploy.data.source import display_name
 from grasp_deploy.errors import InputError
@@ -26,6 +28,8 @@ def heldout_corpora(
     Raises InputError for two texts of one name, and if none is left.
     """
     corpora = [evaluation_source(text, column) for text in data or DEFAULT_CORPORA]
+    if any(has_columns(corpus.what) for corpus in corpora):  # the column is meant for these
+        corpora = [c if has_columns(c.what) else replace(c, column=None) for c in corpora]
     if not data:
         corpora = [corpus for corpus in corpora if not was_seen(corpus, seen)]
     if not corpora:

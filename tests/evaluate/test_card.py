@@ -20,6 +20,12 @@ def test_the_default_is_what_was_not_calibrated_on() -> None:
         heldout_corpora([], ["c4", "wikitext2"])
 
 
+def test_a_column_is_meant_for_the_texts_that_have_some() -> None:
+    found = heldout_corpora(["mine.txt", "wikitext2", "chats.jsonl", "hf:some/name"], (), "said")
+    assert [corpus.column for corpus in found] == [None, None, "said", "said"]
+    assert [corpus.column for corpus in heldout_corpora(["c4"], (), "said")] == ["said"]
+
+
 def test_what_was_calibrated_or_healed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     healing = [{"text": {"source": text}, "steps": 3} for text in ("c4", "texts/a.txt", "c4")]
