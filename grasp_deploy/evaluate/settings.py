@@ -78,8 +78,8 @@ class TaskSettings:
         "Requests at a time. Default: 8 with transformers, vLLM's own with vllm.", None
     )
     max_tokens: Length | None = option(
-        "Most tokens of a prompt; a longer one loses its beginning. Default: 4096, or the models' "
-        "limit if lower.",
+        "Most tokens of a prompt and its answer; a longer prompt loses its beginning. Default: "
+        "4096, or the models' limit if lower.",
         None,
     )
     device: str = option(DEVICE_HELP, "auto")

@@ -12,6 +12,7 @@ import logging
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
 from importlib.util import find_spec
@@ -72,6 +73,17 @@ def check_names(names: Sequence[str], files: Sequence[Path]) -> None:
         raise InputError(f"task {twice[0]} is named twice: name each once, or rename a file")
 
 
+def tried_tasks(settings: TaskSettings) -> dict[str, Loaded]:
+    """Load tasks, and run the first item of each without a model; raises as `run_task` does."""
+    from lm_eval.models.dummy import DummyLM
+
+    lm, tasks = DummyLM(), load_tasks(settings.tasks, settings.task_files)
+    lm.max_length, lm.tok_encode = settings.max_tokens, lambda *_, **__: ""  # it has no tokenizer
+    for name, loaded in tasks.items():
+        run_task(lm, name, loaded, replace(settings, limit=1))
+    return tasks
+
+
 @cache
 def _manager(include_defaults: bool) -> Any:
     """lm-eval's index of its own tasks, if asked for: thousands of files are parsed for it."""
@@ -130,16 +142,12 @@ def transformers_lm(
 
 
 def run_task(
-    lm: Any,
-    name: str,
-    loaded: Loaded,
-    settings: TaskSettings,
-    on_requests: OnCount | None = None,
+    lm: Any, name: str, loaded: Loaded, settings: TaskSettings, on_requests: OnCount | None = None
 ) -> list[dict[str, Any]]:
     """Run one of `load_tasks` on an LM of lm-eval, and return its cells as in `accuracy.TaskCell`.
 
     A task or a group is one cell; a tag such as `ai2_arc` has one for each of its tasks. Raises
-    InputError for an answer that is longer than what the LM takes.
+    InputError for an answer that is longer than what the LM takes, and for what lm-eval refuses.
     """
     # `simple_evaluate` adds an inventory of the machine to each call, which takes seconds.
     from lm_eval import evaluate
@@ -150,8 +158,14 @@ def run_task(
     observed, cells = ObservedLM(lm, on_requests), []
     for cell, tasks in _tasks_of_cells(name, loaded).items():
         alone = loaded if cell in loaded["groups"] else {"tasks": {cell: loaded["tasks"][cell]}}
-        with silent() as truncated:
-            results = evaluate(observed, alone, limit=settings.limit, bootstrap_iters=1000)
+        try:
+            with silent() as truncated:
+                results = evaluate(observed, alone, limit=settings.limit, bootstrap_iters=1000)
+        except (AssertionError, ValueError, KeyError) as error:
+            raise InputError(
+                f"task {cell} cannot run ({type(error).__name__}: {first_line(error)}): change "
+                "--num-fewshot or --max-tokens, or leave it out"
+            ) from error
         cells.append(_cell(cell, tasks, results, loaded, len(truncated)))
     return cells
 
@@ -159,7 +173,7 @@ def run_task(
 class ObservedLM:
     """An LM of lm-eval that reports its progress and refuses answers that it would cut.
 
-    `on_requests` is called after each portion of requests. Raises InputError for an answer longer
+    `on_requests` is called after each portion of requests. Raises ValueError for an answer longer
     than the LM takes: only prompts may lose their beginning.
     """
 
@@ -169,11 +183,22 @@ class ObservedLM:
         self.lm, self.on_requests = lm, on_requests
 
     def loglikelihood(self, requests: list[Any]) -> list[Any]:
-        self._check_answers(requests)
+        for text in sorted({request.args[1] for request in requests}, key=len, reverse=True):
+            if len(text.encode()) > self.lm.max_length:  # no more tokens than bytes
+                self._check_room(len(self.lm.tok_encode(text, add_special_tokens=False)))
         return self._in_portions(self.lm.loglikelihood, requests)
 
     def generate_until(self, requests: list[Any]) -> list[Any]:
+        from lm_eval.models.utils import normalize_gen_kwargs
+
+        for request in requests:
+            self._check_room(normalize_gen_kwargs(request.args[1])["max_gen_toks"] + 1)
         return self._in_portions(self.lm.generate_until, requests)
+
+    def _check_room(self, tokens: int) -> None:
+        if tokens > self.lm.max_length:
+            most = f"and are to take {self.lm.max_length} at most"
+            raise ValueError(f"prompt and answer need {tokens} tokens or more, {most}")
 
     def _in_portions(self, answer: Callable[..., list[Any]], requests: list[Any]) -> list[Any]:
         if self.on_requests is None:
@@ -184,19 +209,6 @@ class ObservedLM:
             answers += answer(portion, disable_tqdm=True)
             self.on_requests(len(answers), len(requests))
         return answers
-
-    def _check_answers(self, requests: list[Any]) -> None:
-        most, answers = self.lm.max_length, {request.args[1] for request in requests}
-        long = [text for text in answers if len(text.encode()) > most]  # no more tokens than bytes
-        tokens = max(
-            (len(self.lm.tok_encode(t, add_special_tokens=False)) for t in long), default=0
-        )
-        if tokens > most:
-            raise InputError(
-                f"task {requests[0].task_name} has an answer of {tokens} tokens, and prompt and "
-                f"answer are to take {most} at most: raise --max-tokens as far as the models go, "
-                "or leave that item out"
-            )
 
 
 @contextmanager
@@ -228,11 +240,7 @@ def _set_fewshot(task: Any, settings: TaskSettings) -> None:
 
 
 def _cell(
-    name: str,
-    tasks: Sequence[str],
-    results: Mapping[str, Any],
-    loaded: Loaded,
-    truncated: int,
+    name: str, tasks: Sequence[str], results: Mapping[str, Any], loaded: Loaded, truncated: int
 ) -> dict[str, Any]:
     stated = results["results"][name]
     metric, metric_filter = headline(stated)

@@ -22,9 +22,9 @@ from grasp_deploy.evaluate.tasks.accuracy import AVERAGE_RULE, RULE, average
 from grasp_deploy.evaluate.tasks.harness import (
     Loaded,
     check_names,
-    load_tasks,
     run_task,
     transformers_lm,
+    tried_tasks,
 )
 from grasp_deploy.evaluate.tasks.local_items import local_task
 from grasp_deploy.evaluate.tasks.vllm import vllm_cells
@@ -50,9 +50,10 @@ def bench_tasks(
     for path in settings.task_files:
         local_task(path, settings.num_fewshot)  # refused before an engine is started
     settings = _checked(models, settings)
+    tasks = tried_tasks(settings)
     measure: Callable[..., Iterator[dict[str, Any]]] = vllm_cells
     if settings.engine == "transformers":
-        measure = partial(transformers_cells, load_tasks(settings.tasks, settings.task_files))
+        measure = partial(transformers_cells, tasks)
     cells = {model.name: list(measure(model, settings, on_progress)) for model in models}
     files = [str(path) for path in settings.task_files]
     record = new_record(
@@ -122,7 +123,7 @@ def _checked(models: Sequence[BenchModel], settings: TaskSettings) -> TaskSettin
 
 
 def _max_tokens(models: Sequence[BenchModel], asked: int | None) -> int:
-    """Tokens of the longest prompt: the same for all models, or the items would differ."""
+    """Most tokens of prompt and answer: the same for all models, or the items would differ."""
     for model in models:
         check_positions(asked, read_config(model.path), "--max-tokens", model.name)
     return asked or fewest_positions((model.path for model in models), MAX_TOKENS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ import yaml
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.settings import TaskSettings
 from grasp_deploy.evaluate.tasks import harness
-from grasp_deploy.evaluate.tasks.harness import load_tasks, run_task, transformers_lm
+from grasp_deploy.evaluate.tasks.harness import load_tasks, run_task, transformers_lm, tried_tasks
 from tests.evaluate.tasks.tiny_tasks import expected, needs_lm_eval, write_items
 from tests.tiny import tiny_model, tiny_tokenizer
 
@@ -68,7 +69,9 @@ def test_equals_a_computation_by_hand(
 
 
 def test_an_answer_that_does_not_fit_is_refused(query: Any) -> None:
-    with pytest.raises(InputError, match=r"query has an answer of 16 tokens.* 2 at most: raise"):
+    with pytest.raises(
+        InputError, match=r"task query cannot run .* need 16 tokens .* 2 at most\): change"
+    ):
         run_task(tiny_lm(max_tokens=2), "query", query, TaskSettings())
 
 
@@ -197,6 +200,18 @@ def test_generated_answers_count_by_exact_match(manager: Any) -> None:
     assert [item["exact_match"] for item in cell["items"]] == [0, 1, 0, 1]
     assert cell["items"][1]["answer"] == [spelled("Spell 1:")]
     assert "loglikelihoods" not in cell["items"][0]
+
+
+def test_tasks_are_tried_before_a_model_loads(
+    manager: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harness, "_manager", lambda include_defaults: manager)
+    fits = TaskSettings(tasks=("spelling", "both", "few"), max_tokens=5, num_fewshot=2)
+    assert list(tried_tasks(fits)) == ["spelling", "both", "few"]
+    with pytest.raises(InputError, match=r"spelling cannot run .* need 5 tokens or more, .* 4 at"):
+        tried_tasks(replace(fits, max_tokens=4))
+    with pytest.raises(InputError, match=r"task both cannot run \(ValueError: .*--num-fewshot or"):
+        tried_tasks(replace(fits, tasks=("both",), num_fewshot=8))
 
 
 @pytest.fixture
