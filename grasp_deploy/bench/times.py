@@ -61,12 +61,14 @@ def with_times(
     refuse_experts(shape, "a budget in time", hybrid=True)
     engine = engine_for(shape)
     path = cache_file(shape, engine, config)
-    with suppress(InputError):  # absent, damaged, or without a price
-        return _told(config, typed(read_json(path, ""), Times, path, ""), f"kept in {path}")
+    # torchrun sets OMP_NUM_THREADS to 1 where it is unset; times measured without it are as good
+    for kept in [path] if measures else [path, cache_file(shape, engine, config, threads=False)]:
+        with suppress(InputError):  # absent, damaged, or without a price
+            return _told(config, typed(read_json(kept, ""), Times, kept, ""), f"kept in {kept}")
     if not measures:
         raise InputError(
-            "no times of this model are kept here, and one process alone measures them: give the "
-            "command once without torchrun, with --dry-run"
+            "no times of this model are kept on this machine, and one process alone measures them: "
+            "give the command here once without torchrun, with --dry-run"
         )
     known = _measured(BenchModel("dense", stated, shape, True), engine, config, on_progress)
     made = _told(config, known, f"measured now, kept in {path}")
@@ -97,10 +99,16 @@ def engine_for(shape: ModelShape) -> Engine:
     return "vllm"
 
 
-def cache_file(shape: ModelShape, engine: Engine, config: CompressConfig) -> Path:
-    """The cache file for times of one shape, engine, batch and context on this machine."""
+def cache_file(
+    shape: ModelShape, engine: Engine, config: CompressConfig, *, threads: bool = True
+) -> Path:
+    """The cache file for times of one shape, engine, batch and context on this machine.
+
+    Without `threads`: the file that is written where OMP_NUM_THREADS is unset.
+    """
     release = [versions().get(name) for name in (engine, f"{engine}-cpu", "torch")]
-    key = repr((shape, engine, release, machine(), config.batch, config.context))
+    here = {name: value for name, value in machine().items() if threads or name != "threads"}
+    key = repr((shape, engine, release, here, config.batch, config.context))
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     name = hashlib.sha256(key.encode()).hexdigest()[:16]
     return caches / "grasp-deploy" / "times" / f"{name}.json"

@@ -104,6 +104,17 @@ def test_what_the_cache_holds_is_of_one_machine_and_engine(
     assert len(measured) == 4, "of a run with other options nothing is taken"
 
 
+def test_times_measured_without_threads_are_found_under_torchrun(
+    measured: list[Any], model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    made = with_times(config_of(model))[0]
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # by torchrun
+    assert with_times(config_of(model), measures=False)[0] == made
+    with_times(config_of(model))
+    assert len(measured) == 2, "one process measures for the threads that it was given"
+
+
 def test_noise_is_not_kept_and_bad_points_are_refused(
     measured: list[Any], model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
