@@ -33,6 +33,7 @@ from grasp_deploy.engine.vllm_process import vllm_platform
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
 from grasp_deploy.files.json_files import read_json, typed, write_json
+from grasp_deploy.files.outputs import check_file_place
 from grasp_deploy.files.progress import OnProgress, ignore_progress
 from grasp_deploy.files.record import machine, versions
 
@@ -70,6 +71,7 @@ def with_times(
             "no times of this model are kept on this machine, and one process alone measures them: "
             "give the command here once without torchrun, with --dry-run"
         )
+    check_file_place(path, "below $XDG_CACHE_HOME, by default ~/.cache,")
     known = _measured(BenchModel("dense", stated, shape, True), engine, config, on_progress)
     made = _told(config, known, f"measured now, kept in {path}")
     write_json(path, asdict(known))

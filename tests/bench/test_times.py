@@ -124,6 +124,11 @@ def test_noise_is_not_kept_and_bad_points_are_refused(
         with_times(config_of(model, context=600))
     with pytest.raises(InputError, match="without torchrun, with --dry-run"):
         with_times(config_of(model), measures=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(model))
+    with pytest.raises(InputError, match=r"XDG_CACHE_HOME.* cannot be written in"):
+        with_times(config_of(model))
+    assert not measured, "before any time is taken"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(module, "timed", lambda *_: [cell_of(each) for each in (1.0, 1.1, 1.1)])
     with pytest.raises(InputError, match="make no price"):
         with_times(config_of(model))
