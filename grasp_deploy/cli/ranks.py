@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grasp_deploy.cli.console import CHECK_FAILED, is_under_torchrun, print_error
@@ -28,9 +27,10 @@ LONGEST_WAIT = timedelta(hours=1)  # that ranks wait for one that reads or write
 def joined_ranks(config: CompressConfig, **running: Any) -> Iterator[None]:
     """Work with the other processes of torchrun within the `with` block, if it started this one.
 
-    The lead alone prints results. Where a process is lost, one line tells how to go on, with exit
-    code 1. Raises InputError if the config names one GPU, since torchrun deals them out, and if
-    processes were given different configs or `running` options.
+    The lead alone goes on after the block, to print results: others may not see the output. Where
+    a process is lost, one line tells how to go on, with exit code 1. Raises InputError if the
+    config names one GPU, since torchrun deals them out, and if processes were given different
+    configs or `running` options.
     """
     if not is_under_torchrun():
         yield
@@ -55,6 +55,8 @@ def joined_ranks(config: CompressConfig, **running: Any) -> Iterator[None]:
                 "give the same command again with --resume, on any number of processes",
             )
         sys.exit(CHECK_FAILED)
+    if int(os.environ["RANK"]):
+        sys.exit()
 
 
 def _join(config: CompressConfig, running: dict[str, Any]) -> Store:
@@ -94,8 +96,6 @@ def _join(config: CompressConfig, running: dict[str, Any]) -> Store:
     for name, value in config.as_dict().items():  # two fields share --keep
         options.setdefault(flag(CompressConfig, name), []).append(value)
     refuse_differences(options)
-    if rank:
-        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  open to the end
     return store
 
 

@@ -216,6 +216,19 @@ def test_what_processes_cannot_share_is_refused_once(
     assert not any(tmp_path.glob("out*"))
 
 
+def test_what_was_written_is_looked_at_by_the_lead_alone(tmp_path: Path) -> None:
+    """The second process sees no output, as on another machine."""
+    for number in "01":
+        save_tiny("llama", tmp_path / number / "model")
+    text = "--calibration-sequences 24 --sequence-length 24 --device cpu --set rounds=1"
+    load = "--gpu-memory 5MiB --overhead 1KiB --concurrency 2 --context 32"
+    words = f"compress model {text} --set scale-epochs=0 {load} --output out"
+    script = f"cd {tmp_path}/$RANK && exec {sys.executable} -m grasp_deploy {words}"
+    code, printed = ended(torchrun(2, "sh", "-c", script, started_by="--no-python"))
+    assert code == 0 and printed.count("wrote out") == 1, printed
+    assert not (tmp_path / "1" / "out").exists()
+
+
 def test_other_commands_run_in_one_process() -> None:
     code, printed = ended(torchrun(1, "grasp_deploy", "inspect", "model"))
     assert code == 1 and "error: inspect runs in one process" in printed
