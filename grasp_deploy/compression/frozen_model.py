@@ -22,7 +22,7 @@ from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.ranks import is_joined, joined_alone, load_divided, team, world
 from grasp_deploy.compression.resume import COLUMNS
-from grasp_deploy.errors import InputError, first_line, is_out_of_memory
+from grasp_deploy.errors import InputError, first_line, is_dead_connection, is_out_of_memory
 from grasp_deploy.pruning.compensation import Fit, OutputProjections, compensate
 from grasp_deploy.pruning.gates import gated, scaled_norms
 from grasp_deploy.pruning.objective import OVERFLOW, LossError, mean_loss, sequence_losses
@@ -203,7 +203,7 @@ def explained_failures(run: PreparedRun) -> Iterator[None]:
                 "--sequence-length, --gradient-checkpointing, fewer --calibration-sequences, or "
                 "--dtype bfloat16"
             ) from None
-        if attention == "sdpa":
+        if attention == "sdpa" or is_dead_connection(error):
             raise
         raise InputError(
             f"--set attention={attention} does not work on {run.device} ({first_line(error)}): "

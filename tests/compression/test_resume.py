@@ -73,6 +73,9 @@ def test_failures_that_are_no_bugs(error: Exception, attention: str, message: st
     )
     with pytest.raises(InputError, match=message), explained_failures(run):
         raise error
+    for other in (RuntimeError("[gloo/pair.cc:1] closed"), torch.distributed.DistError("lost")):
+        with pytest.raises(type(other)), explained_failures(run):  # another process is gone
+            raise other
     bug = RuntimeError("a bug")
     run.config.attention = "sdpa"
     with pytest.raises(RuntimeError, match="a bug"), explained_failures(run):
