@@ -15,12 +15,19 @@ Answer = tuple[int, Mapping[str, str], bytes]
 
 
 @contextmanager
-def answering(answer: Callable[[str], Answer]) -> Iterator[str]:
-    """The URL of a server that answers to a path with a status, headers and a body."""
+def answering(
+    answer: Callable[[str], Answer], keys: set[str | None] | None = None
+) -> Iterator[str]:
+    """The URL of a server that answers to a path with a status, headers and a body.
+
+    What a request sends for authorization is added to `keys`.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            if keys is not None:
+                keys.add(self.headers.get("Authorization"))
             status, headers, body = answer(urlsplit(self.path).path)
             self.send_response(status)
             for name, value in {**headers, "Content-Length": str(len(body))}.items():

@@ -7,6 +7,7 @@ python serving/clients/complete.py --prompt "A list is"
 import argparse
 import http.client
 import json
+import os
 import re
 import sys
 import urllib.error
@@ -25,6 +26,8 @@ def request(url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
     """GET, or POST if there is a body; both sides speak JSON."""
     data = None if body is None else json.dumps(body).encode()
     message = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    if key := os.environ.get("VLLM_API_KEY"):
+        message.add_unredirected_header("Authorization", f"Bearer {key}")
     with urllib.request.urlopen(message, timeout=TIMEOUT_SECONDS) as answer:
         return dict(json.load(answer))
 

@@ -3,7 +3,7 @@
 #
 #     serving/clients/complete.sh [BASE_URL] [MODEL] [PROMPT]
 #
-# MODEL is the first one that the server lists, unless named.
+# MODEL is the first one that the server lists, unless named. VLLM_API_KEY is sent if it is set.
 set -euo pipefail
 
 base_url=${1:-http://127.0.0.1:8000}
@@ -16,13 +16,18 @@ quote() { # a one-line string as a JSON string
     printf '"%s"' "${text//\"/\\\"}"
 }
 
+ask() { # the key goes by a file, since all can see the arguments of a process
+    curl --silent --show-error --fail-with-body \
+        --header @<(printf '%s' "${VLLM_API_KEY:+Authorization: Bearer $VLLM_API_KEY}") "$@"
+}
+
 if [[ -z $model ]]; then
-    models=$(curl --silent --show-error --fail "$base_url/v1/models")
+    models=$(ask "$base_url/v1/models")
     [[ $models =~ \"id\":\ *\"([^\"]*)\" ]] # the leftmost match is the first model
     model=${BASH_REMATCH[1]}
 fi
 
-curl --silent --show-error --fail-with-body "$base_url/v1/completions" \
+ask "$base_url/v1/completions" \
     --header 'Content-Type: application/json' \
     --data @- <<JSON | tr -d '\000-\010\013-\037\177' # what would act on the terminal
 {"model": $(quote "$model"), "prompt": $(quote "$prompt"), "max_tokens": 48, "temperature": 0}

@@ -7,6 +7,7 @@ The SDK (`pip install openai`) is there wherever vLLM is.
 """
 
 import argparse
+import os
 import re
 import sys
 import time
@@ -58,8 +59,8 @@ def main() -> int:
     parser.add_argument("--prompt", default="Return a list of")
     parser.add_argument("--max-tokens", type=int, default=48)
     options = parser.parse_args()
-    # vLLM asks for no key unless it was started with --api-key; the SDK wants one all the same.
-    client = openai.OpenAI(base_url=f"{options.base_url.rstrip('/')}/v1", api_key="none")
+    key = os.environ.get("VLLM_API_KEY") or "none"  # the SDK wants one, whether the server does
+    client = openai.OpenAI(base_url=f"{options.base_url.rstrip('/')}/v1", api_key=key)
     try:
         model = options.model or client.models.list().data[0].id
         seconds, tokens = stream(client, model, options.prompt, options.max_tokens)

@@ -47,6 +47,22 @@ def test_no_server_is_told_in_one_line() -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("key", ["", "secret=="])
+@pytest.mark.parametrize("client", ["complete.py", "stream.py", "complete.sh"])
+def test_a_key_in_the_environment_is_sent(
+    client: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if client == "stream.py":
+        pytest.importorskip("openai")
+    monkeypatch.setenv("VLLM_API_KEY", key)
+    kind, models = {"Content-Type": "application/json"}, b'{"data": [{"id": "m"}], "choices": []}'
+    keys: set[str | None] = set()
+    with answering(lambda _: (200, kind, models), keys) as url:
+        given = [url] if client == "complete.sh" else ["--base-url", url]
+        run(str(CLIENTS / client), *given)
+    assert keys == {f"Bearer {key}" if key else "Bearer none" if client == "stream.py" else None}
+
+
 @pytest.mark.parametrize("client", ["complete.py", "stream.py", "complete.sh"])
 def test_text_that_would_act_on_the_terminal(client: str) -> None:
     text = {"choices": [{"text": "a\x1b[2Jb\n\u4f60\u3000\u597d"}]}
