@@ -35,6 +35,7 @@ class ServerFlags(argparse.Namespace):
     host: str | None
     port: int | None
     uds: str | None
+    api_key: list[str]
     tensor_parallel_size: int
     pipeline_parallel_size: int
     data_parallel_size: int
@@ -113,6 +114,7 @@ def _parser() -> argparse.ArgumentParser:
         parser.add_argument(_dashed(f"--{name}"))
     parser.add_argument("--quantization", "-q")
     parser.add_argument("--port", type=int)
+    parser.add_argument("--api-key", nargs="+", action="extend", default=[])
     parser.add_argument("--tensor-parallel-size", "-tp", type=int, default=1)
     parser.add_argument("--pipeline-parallel-size", "-pp", type=int, default=1)
     parser.add_argument("--data-parallel-size", "-dp", type=int, default=1)

@@ -53,7 +53,13 @@ def serve(directory: Path, vllm_arguments: Sequence[str]) -> None:
     if why := objection(directory):
         print(printable(f"warning: by its card this model is {why}"), file=sys.stderr)
     added = [f"{name}={value}" for name, value in environment.items() - os.environ.items()]
-    print("starting", printable(shlex.join([*added, *command])), file=sys.stderr, flush=True)
+    words = [*added, *command]
+    for key in flags.api_key:
+        words = [
+            f"{word.removesuffix(key)}***" if word == key or word.endswith(f"={key}") else word
+            for word in words
+        ]
+    print("starting", printable(shlex.join(words)), file=sys.stderr, flush=True)
     grace = str(drain_seconds + EXIT_SECONDS)
     os.execve(sys.executable, [sys.executable, "-P", "-m", GUARD, grace, *command], environment)
 
@@ -144,6 +150,8 @@ def running_server(
     given = read_flags(vllm_arguments)
     if given.uds is not None:
         raise InputError("a server on a socket file cannot be asked from here: leave --uds out")
+    if given.api_key:
+        raise InputError("clients of this command send no key: leave --api-key out")
     if given.port is None:
         vllm_arguments = [*vllm_arguments, "--port", str(free_port())]
     flags, command, environment = _ready(directory, vllm_arguments)

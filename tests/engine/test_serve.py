@@ -175,7 +175,10 @@ def test_a_port_in_use_is_refused_with_a_free_one(
 
 @pytest.mark.parametrize(
     ("given", "added", "grace"),
-    [([], ["--shutdown-timeout", "20"], "24"), (["--shutdown_timeout=3"], [], "7")],
+    [
+        (["--api-key", "secret1", "secret2="], ["--shutdown-timeout", "20"], "24"),
+        (["--shutdown_timeout=3"], [], "7"),
+    ],
 )
 def test_serve_becomes_a_guard_of_the_server(
     given: list[str],
@@ -187,14 +190,16 @@ def test_serve_becomes_a_guard_of_the_server(
 ) -> None:
     calls: list[list[str]] = []
     monkeypatch.setattr(os, "execve", lambda _, command, __: calls.append(command))
-    arguments = with_port("--kv-cache-memory-bytes", "9", *given)
+    arguments = with_port("--kv-cache-memory-bytes", "9", "--api_key=secret3==", *given)
     with pytest.raises(InputError, match="no such folder"):
         serve(model / "absent", arguments)
     assert not calls, "refused before anything starts"
     serve(model, arguments)
     server = [*serve_command(model, arguments, "cpu"), *added]
     assert calls == [[sys.executable, "-P", "-m", "grasp_deploy.engine.child", grace, *server]]
-    assert f"starting {sys.executable} -P -m vllm.entrypoints." in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert f"starting {sys.executable} -P -m vllm.entrypoints." in printed
+    assert "secret" not in printed
 
 
 @pytest.mark.parametrize(
@@ -229,9 +234,10 @@ def test_an_ipv6_address_has_brackets_in_a_url(
     given = ["--host", "::1", "--port", "8000"]
     with running_server(model, given, tmp_path / "log") as url:
         assert url == "http://[::1]:8000"
-    on_a_file = running_server(model, ["--uds", "socket"], tmp_path / "log")
-    with pytest.raises(InputError, match="leave --uds out"), on_a_file:
-        pass
+    for flags in (["--uds", "socket"], ["--api-key", "k"]):
+        cannot_be_asked = running_server(model, flags, tmp_path / "log")
+        with pytest.raises(InputError, match=f"leave {flags[0]} out"), cannot_be_asked:
+            pass
 
 
 @pytest.mark.parametrize(
