@@ -209,8 +209,9 @@ def cache_flags(directory: Path, flags: ServerFlags, platform: Platform) -> list
     """
     if platform != "cpu" or flags.sets_cache_size or os.environ.get(CACHE_VARIABLE):
         return []
-    cache_bytes = cpu_cache_bytes(directory, available_memory_bytes())
-    return ["--kv-cache-memory-bytes", str(cache_bytes // flags.workers)]
+    copies = flags.data_parallel_size  # each with room for a full context
+    cache_bytes = cpu_cache_bytes(directory, available_memory_bytes() // copies)
+    return ["--kv-cache-memory-bytes", str(cache_bytes * copies // flags.workers)]
 
 
 def cpu_cache_bytes(model: Path, available_bytes: int) -> int:

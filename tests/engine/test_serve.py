@@ -63,9 +63,8 @@ def test_the_command_binds_to_this_machine_and_bounds_the_cache(
 ) -> None:
     monkeypatch.setattr(module, "available_memory_bytes", lambda: 64 * GIBIBYTE)
     own = ["--host", "127.0.0.1", *FORMAT]
-    for workers in (1, 2):
-        size = ["--kv-cache-memory-bytes", str(4 * GIBIBYTE // workers)]
-        given = ["-tp", str(workers)]
+    for gibibytes, given in ((4, []), (2, ["-tp", "2"]), (4, ["-dp", "4"]), (1, ["-dp", "16"])):
+        size = ["--kv-cache-memory-bytes", str(gibibytes * GIBIBYTE)]
         assert serve_command(model, given, "cpu") == [*VLLM, str(model), *own, *size, *given]
     monkeypatch.chdir(shutil.copytree(model, tmp_path / "-x").parent)
     assert "./-x" in serve_command(Path("./-x"), [], "cpu"), "pathlib drops the dot"
