@@ -21,7 +21,7 @@ from tests.cli.command import SHORT, needs_vllm
 ROOT = Path(__file__).parents[2]
 KUBERNETES = ROOT / "serving" / "kubernetes"
 PLAIN = ["base/server", "base/traffic", "base/scaling", "storage", "compress-job"]
-PLAIN += ["leaderworkerset"]
+PLAIN += ["leaderworkerset", "network"]
 CUSTOM = {"PodMonitor", "LeaderWorkerSet"}  # no registry has schemas for both
 OLDEST, NEWEST = "1.30", "1.37"
 Document = dict[str, Any]
@@ -91,6 +91,29 @@ def test_dense_and_pruned_are_told_apart_by_every_selector() -> None:
         for kind in ("Deployment", "PodDisruptionBudget", "PodMonitor"):
             assert mine[kind]["selector"]["matchLabels"] == labels, kind
         assert mine["HorizontalPodAutoscaler"]["scaleTargetRef"]["name"] == f"grasp-{model}"
+
+
+def test_a_policy_holds_for_every_pod_and_lets_in_only_what_serving_needs() -> None:
+    closed, groups = (document["spec"] for document in documents("network"))
+    assert closed == {"podSelector": {}, "policyTypes": ["Ingress"]}
+    (group,), own = groups["podSelector"]["matchExpressions"], groups["ingress"][0]
+    assert own == {"from": [{"podSelector": groups["podSelector"]}]}
+    base = documents("base/traffic")[1]["spec"]["ingress"][0]
+    assert groups["ingress"][1] == {"ports": [{"port": PORT}], "from": base["from"]}
+    assert all(rule["ports"] for rule in groups["ingress"][1:])
+    (ray,) = yaml.safe_load_all((ROOT / "serving" / "ray" / "rayservice.yaml").read_text())
+    cluster, chart = ray["spec"]["rayClusterConfig"], documents("production-stack-values")[0]
+    nodes = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    of_several = [PODS["leader"], PODS["worker"], *(node["template"] for node in nodes)]
+    labels = [pod["metadata"]["labels"] for pod in of_several]
+    labels += [chart[part]["labels"] for part in ("routerSpec", "servingEngineSpec")]
+    assert all(group["key"] in each for each in labels)
+
+
+@pytest.mark.parametrize("name", ["server", "leader"])
+def test_a_server_asks_for_a_key_if_there_is_a_secret(name: str) -> None:
+    (key,) = [e for e in PODS[name]["spec"]["containers"][0]["env"] if e["name"] == "VLLM_API_KEY"]
+    assert key["valueFrom"]["secretKeyRef"]["optional"]
 
 
 @pytest.mark.parametrize("pod", PODS.values(), ids=PODS)
