@@ -77,11 +77,23 @@ def _ready(
 def check_before_serving(directory: Path, vllm_arguments: Sequence[str]) -> None:
     """Check that the installed vLLM can serve a model with these flags.
 
-    Raises InputError if vLLM is absent, a file is missing or damaged, workers cannot share every
-    layer, no attention kernel fits the heads, or the port is in use.
+    Raises InputError as `check_model` does, and if vLLM, its GPU or the port cannot be used.
     """
     platform = installed_platform()
     flags = read_flags(vllm_arguments)
+    check_model(directory, flags, platform)
+    if platform == "cuda":
+        _check_gpu()
+    if flags.uds is None:
+        check_port(flags.host or HOST, flags.port or PORT)
+
+
+def check_model(directory: Path, flags: ServerFlags, platform: Platform) -> ModelShape:
+    """Check what vLLM will read of a folder, and return the model's shape.
+
+    Raises InputError if a file is missing or damaged, workers cannot share every layer, or no
+    attention kernel fits the heads.
+    """
     if not directory.is_dir():
         raise InputError(f"no such folder: {directory}; name the folder of a model")
     model = read_folder(directory)
@@ -92,10 +104,7 @@ def check_before_serving(directory: Path, vllm_arguments: Sequence[str]) -> None
         check_positions(flags.max_model_len, model.config, "--max-model-len")
     _check_parallel(model.shape, flags, platform)
     check_vllm_runs(model.shape, platform)
-    if platform == "cuda":
-        _check_gpu()
-    if flags.uds is None:
-        check_port(flags.host or HOST, flags.port or PORT)
+    return model.shape
 
 
 def _check_parallel(shape: ModelShape, flags: ServerFlags, platform: Platform) -> None:

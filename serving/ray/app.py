@@ -18,9 +18,9 @@ from ray.serve.llm.ingress import OpenAiIngress
 from ray.serve.llm.openai_api_models import ChatCompletionRequest, CompletionRequest
 from starlette.responses import Response
 
-from grasp_deploy.checkpoint.limits import check_tensor_parallel, installed_platform
-from grasp_deploy.checkpoint.read.validate import check_tokenizer, read_folder
-from grasp_deploy.engine.flags import FORMAT
+from grasp_deploy.checkpoint.limits import installed_platform, served_shape
+from grasp_deploy.engine.flags import FORMAT, read_flags
+from grasp_deploy.engine.serve import check_model
 
 COMMON = "model"
 
@@ -70,14 +70,14 @@ class SplitIngress(OpenAiIngress):
 
 def model_config(name: str, folder: Path, settings: Settings) -> LLMConfig:
     """Check a folder, and make what Ray needs to serve it. Raises InputError."""
-    shape = read_folder(folder).shape
-    check_tokenizer(folder)
-    check_tensor_parallel(shape, settings.engine.get("tensor_parallel_size", 1))
+    platform = installed_platform()
+    shape = check_model(folder, read_flags(spelled(settings.engine)), platform)
     # As `grasp-deploy serve`: vLLM would guess the format, and round float32 weights to bfloat16.
-    engine = {**FORMAT, "dtype": "auto" if shape.quantization else shape.dtype, **settings.engine}
+    dtype = "auto" if shape.quantization else served_shape(shape, platform).dtype
+    engine = {**FORMAT, "dtype": dtype, **settings.engine}
     return LLMConfig(
         model_loading_config={"model_id": name, "model_source": str(folder.resolve())},
-        accelerator_config={"kind": "cpu" if installed_platform() == "cpu" else "gpu"},
+        accelerator_config={"kind": "cpu" if platform == "cpu" else "gpu"},
         engine_kwargs=engine,
         deployment_config={
             "autoscaling_config": {
@@ -90,6 +90,15 @@ def model_config(name: str, folder: Path, settings: Settings) -> LLMConfig:
             "max_surge_percent": 100,  # a new checkpoint is up before an old replica goes
         },
     )
+
+
+def spelled(engine: dict[str, Any]) -> list[str]:
+    """Arguments for vLLM as the flags of its command."""
+    return [
+        f"--{'' if value else 'no-'}{name}" if isinstance(value, bool) else f"--{name}={value}"
+        for name, value in engine.items()
+        if value is not None
+    ]
 
 
 def build(settings: Settings) -> Application:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import runpy
 import secrets
 import subprocess
 import sys
@@ -15,15 +16,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from grasp_deploy.engine.child import log_tail, running
 from grasp_deploy.engine.serve import HOST, free_port, running_server
+from grasp_deploy.errors import InputError
 from tests.cli.command import needs_vllm
+from tests.installed import pretend
 from tests.serving.test_kubernetes import ROOT
 from tests.serving.test_recipes import PROMPTS, complete
+from tests.tiny import save_tiny
 
 TOOLS = Path(sys.executable).parent
 # Engines so small that two of them share two cores.
@@ -108,6 +113,38 @@ def test_ray_answers_as_vllm_does_and_splits_and_streams(
         chunks = post(url, stream=True)
     assert len(chunks) > 1
     assert len({chunk["model"] for chunk in chunks}) == 1 and chunks[0]["model"] in seen
+
+
+def test_the_app_checks_a_folder_as_serve_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With nothing of Ray but names."""
+    pytest.importorskip("fastapi")
+    for name in ("", ".serve", ".serve.llm", ".serve.llm.ingress", ".serve.llm.openai_api_models"):
+        module: Any = ModuleType(f"ray{name}")
+        module.__getattr__ = lambda _: dict
+        monkeypatch.setitem(sys.modules, f"ray{name}", module)
+    pretend(monkeypatch, lambda _: "0.32.0+cpu")
+    app = runpy.run_path(str(ROOT / "serving" / "ray" / "app.py"))
+
+    def made(**engine: Any) -> Any:
+        settings = app["Settings"](dense=tmp_path, pruned=tmp_path, engine=engine)
+        return app["model_config"]("dense", tmp_path, settings)
+
+    save_tiny("llama", tmp_path)
+    assert made(enforce_eager=False, seed=None)["engine_kwargs"]["dtype"] == "float32"
+    for engine, culprit in (
+        ({"pipeline_parallel_size": 4}, "4 pipeline stages"),
+        ({"pipeline_parallel_size": 2, "enforce_eager": True}, "compiled"),
+        ({"tensor_parallel_size": 3}, "tensor-parallel size 3"),
+        ({"max_model_len": 600}, "512 positions"),
+        ({"enable_expert_parallel": True}, "no experts"),
+    ):
+        with pytest.raises(InputError, match=culprit):
+            made(**engine)
+    save_tiny("llama", tmp_path, head_dim=16)
+    with pytest.raises(InputError, match="heads are 16 wide"):
+        made()
 
 
 def post(url: str, stream: bool) -> list[dict[str, Any]]:
