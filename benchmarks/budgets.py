@@ -151,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     bounds = number_list(options.max_loss, "--max-loss", float) if options.max_loss else ()
     with output.working_folder("budgets") as (folder, on_progress):
         settings = settings_of(options, folder)
-        bench = Bench(options, corpora_of(options, folder), on_progress=on_progress)
+        bench = Bench(options, corpora_of(options, folder))
         record = output.new_record("budgets", arguments, settings)
         result = Budgets(bench.dense, 0.0, [], [])
         if family:
