@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import resource
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -182,8 +183,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     model = random_model(options.config, resolve_device(options.device))
     settings = {key: str(value) for key, value in vars(options).items() if key != "output"}
     record = output.new_record("pipeline", arguments, settings)
-    record["projection_seconds"] = projection_seconds(options)
     with output.working_folder("pipeline") as (folder, on_progress):
+        # A run is identified by the config.json of its model's folder.
+        options.config = Path(shutil.copyfile(options.config, folder / "config.json"))
+        record["projection_seconds"] = projection_seconds(options)
         record["rows"] = list(stage_rows(options, model, folder, on_progress))
     Console().print(stage_table(record))
     output.write(options.output, record)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -46,7 +47,7 @@ SMOKE = {
     "kv_capacity": ("", "cells", "no vLLM was asked"),
     "llama_cpp": ("", "rows", "new tokens/s"),
     "mask_stability": ("", "rows", "Gumbel-TopK"),
-    "pipeline": ("--config MODEL/config.json", "rows projection_seconds", "compensation"),
+    "pipeline": ("--config SHAPE", "rows projection_seconds", "compensation"),
     "recovery_step": ("", "step_seconds bound_seconds peak_memory_bytes", "times the bound"),
     "throughput": ("", "cells", "Throughput"),
     "time_budget": ("--speedup 1.01,999", "rows", "beyond reach"),
@@ -80,8 +81,9 @@ def test_smoke(
         words += ["--model", "MODEL"]
         words += [] if name == "calibration" else ["--calibration", "TEXT"]
         words += [] if name == "throughput" else ["--evaluate", "held-out=HELDOUT"]
-    paths = (tiny, *texts, tmp_path / "figure.png")
-    for place, path in zip(("MODEL", "TEXT", "HELDOUT", "PNG"), paths, strict=True):
+    shape = shutil.copyfile(tiny / "config.json", tmp_path / "shape.json")
+    paths = (tiny, *texts, tmp_path / "figure.png", shape)
+    for place, path in zip(("MODEL", "TEXT", "HELDOUT", "PNG", "SHAPE"), paths, strict=True):
         words = [word.replace(place, str(path)) for word in words]
     for _ in range(3):  # noise on a tiny model may leave a time budget no price
         with suppress(InputError):
