@@ -46,11 +46,7 @@ from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.pruning.projection import project
 from grasp_deploy.report.tables import figure_table
 
-GATE_BLOCKS = EPOCHS * 512  # the paper's schedule: four epochs of 512 sequences
-SCALE_BLOCKS = 512
-DEFAULTS = CompressConfig("model", keep=0.5)
-CRITERION_BLOCKS = DEFAULTS.sequences_of("criterion")
-COMPENSATION_BLOCKS = DEFAULTS.sequences_of("compensation")
+SCHEDULE = CompressConfig("model", keep=0.5)  # the paper's too has 512 sequences
 
 
 def random_job(options: argparse.Namespace, **changes: Any) -> PreparedRun:
@@ -126,12 +122,12 @@ def stage_rows(
     masks: dict[str, torch.Tensor] = {}
     rounds: dict[str, Any] = {"method": "progressive"}
     gates = {"method": "benchmarks.baselines.grasprune:paper"}
-    for name, changes, stage, blocks_at_schedule in (
-        ("one round", {**rounds, "rounds": 1}, mask_chosen, CRITERION_BLOCKS),
-        ("gates", gates, mask_chosen, GATE_BLOCKS),
-        ("compensation", rounds, partial(on_mask, refit, masks), COMPENSATION_BLOCKS),
-        ("scales", rounds, partial(on_mask, learn_scales, masks), SCALE_BLOCKS),
-        ("rounds", rounds, mask_chosen, CRITERION_BLOCKS),
+    for name, changes, stage, part in (  # of the sequences; without one it reads them all
+        ("one round", {**rounds, "rounds": 1}, mask_chosen, "criterion"),
+        ("gates", gates, mask_chosen, ""),
+        ("compensation", rounds, partial(on_mask, refit, masks), "compensation"),
+        ("scales", rounds, partial(on_mask, learn_scales, masks), ""),
+        ("rounds", rounds, mask_chosen, "criterion"),
     ):
         job = random_job(options, **changes)
         folder = work / name.replace(", ", "-")
@@ -142,13 +138,14 @@ def stage_rows(
         if name == "one round":
             masks[name] = result
         epochs = EPOCHS if name == "gates" else 1
-        blocks = min(blocks_at_schedule, epochs * len(job.blocks.train))
+        blocks = epochs * len(job.read_in(part) if part else job.blocks.train)
+        at_schedule = epochs * (SCHEDULE.sequences_of(part) if part else SCHEDULE.sequences)
         yield {
             "stage": name,
             "blocks": blocks,
             "seconds": seconds,
             "peak_memory_bytes": peak,
-            "schedule_seconds": seconds / blocks * blocks_at_schedule,
+            "schedule_seconds": seconds / blocks * at_schedule,
         }
 
 

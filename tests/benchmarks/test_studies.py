@@ -113,6 +113,13 @@ def test_two_engines_of_one_model_say_the_same(tmp_path: Path) -> None:
     assert second == first and first["same_likeliest"] == 1
 
 
+def test_stages_are_timed_by_what_they_read(tiny: Path, tmp_path: Path) -> None:
+    given = ["--config", str(tiny / "config.json"), "--device", "cpu", "--sequence-length", "8"]
+    rows = run("pipeline", tmp_path / "record.json", *given, "--sequences", "40")["rows"]
+    assert [row["blocks"] for row in rows] == [16, 4 * 38, 20, 38, 16]
+    assert rows[2]["schedule_seconds"] == pytest.approx(rows[2]["seconds"] / 20 * 256)
+
+
 def test_frontier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Names tell which models are one in several schemes; sizes and losses are the record's."""
     record, picture = RESULTS / "quantised-smollm2-135m-cpu.json", tmp_path / "frontier.png"
