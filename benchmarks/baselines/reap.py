@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from benchmarks.baselines.shares import layerwise
 from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.criteria.batches import CalibrationText
-from grasp_deploy.pruning.layout import half_of, installed, routers
+from grasp_deploy.pruning.layout import device_of, half_of, installed, routers
 
 
 @torch.no_grad()
 def reap(model: nn.Module, budget: Budget, text: CalibrationText) -> Tensor:
     """`(N,)` float64 means of weight times norm of an expert's output; 0 for KV groups."""
     starts, size = budget.units.starts, budget.units.size
-    sums, counts = torch.zeros(size, dtype=torch.float64), torch.zeros(size, dtype=torch.float64)
+    sums, counts = torch.zeros(2, size, dtype=torch.float64, device=device_of(model))
     busy: list[int] = []  # not empty while an expert is called by itself
 
     def add(segment: int, experts: nn.Module, inputs: tuple[Tensor, Tensor, Tensor]) -> None:
