@@ -84,7 +84,8 @@ class Curve(Struct):
 
 
 def shared_own_text(path: Path, *given: Any, **named: Any) -> Any:
-    """As `with_own_text`, of the rows in a file, which the first and largest run writes."""
+    """As `with_own_text`, of the rows in a file, which gets those that a run writes more."""
+    known: Any = ()
     if path.exists():
         known = read_tensors(path, "delete it, and it is written again")[0].get(OWN_ROWS)
         length = given[0].text.token_ids.shape[1]
@@ -93,7 +94,7 @@ def shared_own_text(path: Path, *given: Any, **named: Any) -> Any:
         named["known"] = known
     run = with_own_text(*given, **named)
     rows = run.text.token_ids[own_places(run.text.parts)]
-    if len(rows) and not path.exists():
+    if len(rows) > len(known):  # which come first
         write_tensors(path, {OWN_ROWS: rows}, {})
     return run
 

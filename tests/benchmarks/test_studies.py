@@ -19,6 +19,7 @@ from grasp_deploy.compression.compress import compress
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
+from grasp_deploy.files.tensors import read_tensors
 from tests.benchmarks.commands import EVERY_RECORD, refused, run
 from tests.cli.command import needs_vllm
 
@@ -144,11 +145,12 @@ def test_recovery_curve(
     words = ["run", str(made), "--model", str(tiny), "--evaluate", f"held-out={texts[1]}"]
     words += ["--smoke", "--output", str(record), "--own-text", str(own), "--tokens-a-step", "64"]
     recovery_curve.main([*words, "--tokens", "0,512"])
-    written = own.read_bytes()
-    recovery_curve.main([*words, "--tokens", "0,512,256"])
+    first = read_tensors(own, "")[0]["token_ids"]
+    recovery_curve.main([*words, "--tokens", "0,512,768,256"])
     rows = json.loads(record.read_text())["rows"]
-    assert [row["tokens"] for row in rows] == [512, 0, 256]
-    assert own.read_bytes() == written
+    assert [row["tokens"] for row in rows] == [512, 0, 768, 256]
+    written = read_tensors(own, "")[0]["token_ids"]
+    assert len(first) == 8 and len(written) == 12 and written[:8].equal(first)
     assert "held-out" in capsys.readouterr().out
     picture = tmp_path / "curve.png"
     recovery_curve.main(["draw", str(record), "--png", str(picture)])
@@ -156,7 +158,7 @@ def test_recovery_curve(
     other = RESULTS / "frontier-tasks-smollm2-135m-cpu.json"
     with pytest.raises(InputError, match="is no record of a recovery curve"):
         recovery_curve.main(["draw", str(other)])
-    own.write_bytes(written[:-1])
+    own.write_bytes(own.read_bytes()[:-1])
     with pytest.raises(InputError, match="delete it, and it is written again"):
         recovery_curve.main([*words, "--tokens", "512", "--rate", "1e-3"])
 
