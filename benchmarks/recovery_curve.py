@@ -29,10 +29,11 @@ from rich.table import Table
 from benchmarks.common import output
 from benchmarks.study.bench import Bench, loaded
 from benchmarks.study.options import corpora_of
-from benchmarks.study.record import Accuracy
-from benchmarks.study.rows import changed
+from benchmarks.study.record import Accuracy, Perplexities
+from benchmarks.study.rows import changed, other_text
 from benchmarks.study.tasks import accuracies, add_task_options, recorded, task_settings_of
 from grasp_deploy.checkpoint.card.model_card import intact_plan
+from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
 from grasp_deploy.cli.heal import FROM_PLAN, OF_TEXTS
 from grasp_deploy.compression import recovery, recovery_text
 from grasp_deploy.compression.compress import compress
@@ -42,7 +43,7 @@ from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.option import number_list
 from grasp_deploy.data import own_places
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.disk import readable_disk_errors
+from grasp_deploy.files.disk import readable_disk_errors, sha256
 from grasp_deploy.files.json_files import typed
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.record import read_record
@@ -80,6 +81,7 @@ class Curve(Struct):
     """The record."""
 
     settings: dict[str, Any]
+    dense_perplexity: Perplexities
     rows: Annotated[list[Row], Meta(min_length=1)]
 
 
@@ -141,7 +143,8 @@ def recovered(
 def identity(options: argparse.Namespace, folder: Path, tokens: int) -> dict[str, Any]:
     """What tells a row from others."""
     recipe = {"tokens_a_step": options.tokens_a_step, "rate": options.rate} if tokens else {}
-    return {"checkpoint": str(folder), "tokens": tokens, **recipe}
+    name = str(folder)
+    return {"checkpoint": name, "plan": options.plans[name], "tokens": tokens, **recipe}
 
 
 def row_of(
@@ -167,6 +170,7 @@ def measure(options: argparse.Namespace, arguments: Sequence[str] | None) -> dic
     output.check_place(options.output, "recovery-curve")
     output.check_positive(options, "rate", "tokens_a_step")
     options.task_settings = task_settings_of(options)
+    options.plans = {str(folder): plan_hash(folder) for folder in options.checkpoints}
     settings = {
         name: str(getattr(options, name))
         for name in ("model", "evaluate", "evaluation_blocks", "sequence_length")
@@ -179,7 +183,7 @@ def measure(options: argparse.Namespace, arguments: Sequence[str] | None) -> dic
             "recovery-curve", arguments, settings, dense_perplexity=bench.dense, rows=[]
         )
         if options.output is not None and options.output.exists():
-            record["rows"] = rows_of(options.output, settings)
+            record["rows"] = rows_of(options.output, settings, bench.dense, options.plans)
         for folder, count in itertools.product(options.checkpoints, tokens):
             now = identity(options, folder, count)
             if not any(now.items() <= row.items() for row in record["rows"]):
@@ -188,12 +192,26 @@ def measure(options: argparse.Namespace, arguments: Sequence[str] | None) -> dic
     return record
 
 
-def rows_of(path: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
-    """Rows of an earlier run; InputError if it had other settings."""
+def plan_hash(folder: Path) -> str:
+    """SHA-256 of a checkpoint's plan; InputError without one."""
+    load_plan(folder / PLAN_FILE)
+    return sha256(folder / PLAN_FILE)
+
+
+def rows_of(
+    path: Path, settings: dict[str, Any], dense: dict[str, float], plans: dict[str, str]
+) -> list[dict[str, Any]]:
+    """Rows of an earlier run; InputError for other settings, dense perplexities or plans."""
     earlier = curve_of(path)
-    if change := changed(earlier["settings"], settings):
-        raise InputError(f"{path} was measured with {change}: name another file as --output")
     rows: list[dict[str, Any]] = earlier["rows"]
+    had = {(row["checkpoint"], row.get("plan")) for row in rows}
+    others = [name for name, plan in had if plans.get(name, plan) != plan]
+    if change := changed(earlier["settings"], settings):
+        change = f"was measured with {change}"
+    elif others:
+        change = f"has rows of another {others[0]}"
+    if change := change or other_text(earlier["dense_perplexity"], dense):
+        raise InputError(f"{path} {change}: name another file as --output")
     return rows
 
 

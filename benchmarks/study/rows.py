@@ -79,13 +79,19 @@ def _other_options(rows: Sequence[Row], options: Mapping[str, dict[str, Any]]) -
 def _difference(earlier: Study, study: Study) -> str:
     if change := changed(earlier.settings, study.settings):
         return f"was measured with {change}"
-    before, now = earlier.dense_perplexity, study.dense_perplexity
-    if not _alike(before, now, rel_tol=SAME_TEXT):
-        return f"has the dense perplexities {_listed(before)}, not {_listed(now)}"
+    if change := other_text(earlier.dense_perplexity, study.dense_perplexity):
+        return change
     before, now = _accuracies(earlier), _accuracies(study)
     if now and not _alike(before, now, abs_tol=SAME_ITEMS):
         return f"has the dense accuracies {_listed(before)}, not {_listed(now)}"
     return ""
+
+
+def other_text(before: Mapping[str, float], now: Mapping[str, float]) -> str:
+    """How the dense model's perplexities say that model or text is another, else empty."""
+    if _alike(before, now, rel_tol=SAME_TEXT):
+        return ""
+    return f"has the dense perplexities {_listed(before)}, not {_listed(now)}"
 
 
 def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

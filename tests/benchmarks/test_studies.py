@@ -176,10 +176,17 @@ def test_each_kind_of_text_of_several_curves_has_a_column_of_its_own() -> None:
 
 def test_another_setting_is_named_where_a_curve_does_not_go_on() -> None:
     path = RESULTS / "recovery_curve-smollm2-135m-at-0.8-h100.json"
-    had = json.loads(path.read_text())["settings"]
-    assert recovery_curve.rows_of(path, had)
-    with pytest.raises(InputError, match="with evaluate none, not 'x'"):
-        recovery_curve.rows_of(path, {**had, "evaluate": "x"})
+    record = json.loads(path.read_text())
+    had, dense, name = record["settings"], record["dense_perplexity"], "one-round-0.8"
+    assert recovery_curve.rows_of(path, had, dense, {"another": "1"})
+    for change, words in (
+        ({"settings": {**had, "evaluate": "x"}}, "with evaluate none, not 'x'"),
+        ({"dense": {**dense, "c4": 9.0}}, "has the dense perplexities .* not .*c4 9"),
+        ({"plans": {name: "1"}}, f"has rows of another {name}: name another file"),
+    ):
+        now: dict[str, Any] = {"settings": had, "dense": dense, "plans": {}, **change}
+        with pytest.raises(InputError, match=words):
+            recovery_curve.rows_of(path, **now)
 
 
 def test_text_of_the_standard_library(tmp_path: Path) -> None:
