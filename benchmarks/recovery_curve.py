@@ -128,6 +128,11 @@ def recovered(
         patch.object(recovery_text, "with_own_text", share),
         patch(f"{compress.__module__}.with_own_text", share),
     ):
+        step = recovery.sequences_in_step(config) * config.sequence_length
+        if step != (wanted := options.tokens_a_step):
+            raise InputError(
+                f"--tokens-a-step {wanted} is not what a step from {folder} reads: give {step}"
+            )
         try:
             healed = compress(config, out, Start(checkpoint=folder)).plan
         except InputError as error:

@@ -158,6 +158,8 @@ def test_recovery_curve(
     other = RESULTS / "frontier-tasks-smollm2-135m-cpu.json"
     with pytest.raises(InputError, match="is no record of a recovery curve"):
         recovery_curve.main(["draw", str(other)])
+    with pytest.raises(InputError, match=f"48 is not what a step from {made} reads: give 32"):
+        recovery_curve.main([*words, "--tokens-a-step", "48", "--tokens", "512"])
     own.write_bytes(own.read_bytes()[:-1])
     with pytest.raises(InputError, match="delete it, and it is written again"):
         recovery_curve.main([*words, "--tokens", "512", "--rate", "1e-3"])
