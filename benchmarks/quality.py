@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import itertools
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -178,12 +177,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
         row_options = {v.name: v.recorded_options(settings) for v in variants}
         continue_earlier(options.output, study, row_options)
-        if tasks:
-            study.versions["lm_eval"] = version("lm_eval")
-            if study.dense_tasks is UNSET:
-                found = accuracies(options.model, tasks, on_progress)
-                study.dense_tasks, study.dense_task_average = found
-                output.write(options.output, study.as_record())
+        if tasks and study.dense_tasks is UNSET:
+            found = accuracies(options.model, tasks, on_progress)
+            study.dense_tasks, study.dense_task_average = found
+            output.write(options.output, study.as_record())
         measured = {row.run for row in study.rows}
         known = rows_of_others(options.known, study)
         for row in study.rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from grasp_deploy.evaluate.settings import TaskSettings
 from grasp_deploy.evaluate.tasks.accuracy import average
 from grasp_deploy.evaluate.tasks.harness import check_installed, check_names
 from grasp_deploy.evaluate.tasks.run import bench_tasks
+from grasp_deploy.files.disk import sha256
 from grasp_deploy.files.progress import OnProgress
 
 
@@ -51,8 +53,13 @@ def recorded(tasks: TaskSettings | None) -> dict[str, Any]:
     """The settings of a record that name its tasks; empty if there are none."""
     if tasks is None:
         return {}
-    files = [str(path) for path in tasks.task_files]
-    return {"tasks": list(tasks.tasks), "task_files": files, "task_limit": tasks.limit}
+    return {
+        "tasks": list(tasks.tasks),
+        "task_files": [str(path) for path in tasks.task_files],
+        "task_hashes": [sha256(path) for path in tasks.task_files],
+        "task_limit": tasks.limit,
+        "lm_eval": version("lm_eval"),
+    }
 
 
 def accuracies(

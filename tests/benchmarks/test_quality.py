@@ -111,7 +111,7 @@ def test_a_study_with_tasks(
     tasks = [f"--task-file={files[name]}" for name in ("query", "contexts")]
     given = ("--variants", "kv", *tasks, "--task-limit", "6")
     study = run("targets", path, inputs, *given)
-    assert study.settings["task_limit"] == 6 and "lm_eval" in study.versions
+    assert study.settings["task_limit"] == 6 and "lm_eval" in study.settings
     for row in (study.as_record()["dense_tasks"], study.as_record()["rows"][0]["tasks"]):
         assert row.keys() == {"query", "contexts"}
     assert "Accuracy on tasks" in capsys.readouterr().out
@@ -121,6 +121,10 @@ def test_a_study_with_tasks(
     assert run("targets", path, inputs, *given).dense_tasks == study.dense_tasks
     with pytest.raises(InputError, match="was measured with task_limit 6, not None"):
         run("targets", path, inputs, "--variants", "kv", *tasks)
+    with files["query"].open("a") as items:
+        items.write("\n")
+    with pytest.raises(InputError, match="was measured with task_hashes"):
+        run("targets", path, inputs, *given)
 
 
 def test_options_are_refused_before_anything_is_measured(
