@@ -96,11 +96,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_study_options(parser, keep="0.5")
     parser.add_argument("--text", action="append", metavar="[NAME=]SOURCE[@SPLIT]", help="repeat")
     options = output.parsed(parser, arguments, "study")
+    if options.output is not None and options.output.exists():
+        raise InputError(f"{options.output} exists: name another file as --output, or remove it")
+    if options.calibration:
+        raise InputError("this study takes its texts by --text: leave --calibration out")
     with output.working_folder("calibration") as (folder, on_progress):
         named = options.text or [f"the text={demo_texts(folder)[0]}"]
         texts = parse_texts("--text", named, evaluates=False)
-        if options.calibration:
-            raise InputError("this study takes its texts by --text: leave --calibration out")
         options.calibration = [texts[0].what]  # so that no other text is made
         settings = settings_of(options, folder)
         bench = Bench(options, corpora_of(options, folder))

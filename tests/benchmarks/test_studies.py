@@ -235,6 +235,17 @@ def test_a_place_that_no_record_may_take_is_refused_before_anything_is_measured(
             importlib.import_module(f"benchmarks.{name}").main([*title, "--output", str(tmp_path)])
 
 
+def test_nothing_is_ignored_and_no_study_overwritten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = tmp_path / "record.json"
+    shutil.copyfile(RESULTS / "quality_own-stories260K-cpu.json", record)
+    for name, words, line in (
+        ("calibration", f"--output {record}", "record.json exists: name another file"),
+    ):
+        assert line in refused(name, capsys, "--smoke", *words.split())
+
+
 def test_committed_records_name_no_machine_and_no_absolute_path() -> None:
     for path in (FOLDER / "results").glob("*.json"):
         record = json.loads(path.read_text())
