@@ -149,8 +149,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = output.parsed(parser, arguments, "budgets")
     family = number_list(options.keep, "--keep", float) if options.keep else ()
     bounds = number_list(options.max_loss, "--max-loss", float) if options.max_loss else ()
+    seed, *others = number_list(options.seeds, "--seeds", int)
+    if others:
+        raise InputError("families are made with one seed: name one in --seeds")
     with output.working_folder("budgets") as (folder, on_progress):
-        settings = settings_of(options, folder)
+        settings = {**settings_of(options, folder), "seed": seed}
         bench = Bench(options, corpora_of(options, folder))
         record = output.new_record("budgets", arguments, settings)
         result = Budgets(bench.dense, 0.0, [], [])

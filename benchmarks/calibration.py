@@ -98,8 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = output.parsed(parser, arguments, "study")
     if options.output is not None and options.output.exists():
         raise InputError(f"{options.output} exists: name another file as --output, or remove it")
-    if options.calibration:
-        raise InputError("this study takes its texts by --text: leave --calibration out")
+    if options.calibration or options.calibration_split:
+        raise InputError("this study takes its texts and their splits by --text: name them there")
     with output.working_folder("calibration") as (folder, on_progress):
         named = options.text or [f"the text={demo_texts(folder)[0]}"]
         texts = parse_texts("--text", named, evaluates=False)

@@ -96,7 +96,7 @@ def survival(masks: list[Tensor], chosen: Tensor) -> list[float]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = output.new_parser(__doc__)
-    add_study_options(parser, keep="0.5")
+    add_study_options(parser, keep="0.5", evaluates=False)
     options = output.parsed(parser, arguments, "mask-stability")
     (keep, *others), (seed, *seeds) = keeps_and_seeds(options)
     if others or seeds:

@@ -15,18 +15,19 @@ from grasp_deploy.errors import InputError
 SMOKE_SETTINGS = {"sequences": 8, "sequence_length": 64, "batch_size": 4}
 
 
-def add_study_options(parser: argparse.ArgumentParser, keep: str) -> None:
-    """Add model, text, budgets (`keep` by default), seeds and sizes."""
+def add_study_options(parser: argparse.ArgumentParser, keep: str, evaluates: bool = True) -> None:
+    """Add model, texts, budgets (`keep` by default), seeds and sizes."""
     add_model_options(parser)
-    parser.add_argument(
-        "--evaluate", action="append", metavar="[NAME=]TEXT[@SPLIT]", help="held-out text; repeat"
-    )
+    if evaluates:
+        parser.add_argument(
+            "--evaluate", action="append", metavar="[NAME=]TEXT[@SPLIT]", help="held-out; repeat"
+        )
+        parser.add_argument("--evaluation-blocks", type=int, default=80)
     parser.add_argument("--keep", default=keep, help="budgets, such as 0.8,0.5")
     parser.add_argument("--seeds", default="0", help="such as 0,1,2")
     parser.add_argument("--sequences", type=int, default=512)
     parser.add_argument("--sequence-length", type=int, default=512)
     parser.add_argument("--batch-size", type=int, default=1)
-    parser.add_argument("--evaluation-blocks", type=int, default=80)
 
 
 def keeps_and_seeds(options: argparse.Namespace) -> tuple[list[float], list[int]]:

@@ -81,7 +81,8 @@ def test_smoke(
     if name not in NO_TEXT:
         words += ["--model", "MODEL"]
         words += [] if name == "calibration" else ["--calibration", "TEXT"]
-        words += [] if name == "throughput" else ["--evaluate", "held-out=HELDOUT"]
+        without = name in ("throughput", "mask_stability")
+        words += [] if without else ["--evaluate", "held-out=HELDOUT"]
     shape = shutil.copyfile(tiny / "config.json", tmp_path / "shape.json")
     paths = (tiny, *texts, tmp_path / "figure.png", shape)
     for place, path in zip(("MODEL", "TEXT", "HELDOUT", "PNG", "SHAPE"), paths, strict=True):
@@ -242,6 +243,8 @@ def test_nothing_is_ignored_and_no_study_overwritten(
     shutil.copyfile(RESULTS / "quality_own-stories260K-cpu.json", record)
     for name, words, line in (
         ("calibration", f"--output {record}", "record.json exists: name another file"),
+        ("calibration", "--calibration-split train[:9]", "takes its texts and their splits by"),
+        ("budgets", "--seeds 1,2", "families are made with one seed"),
     ):
         assert line in refused(name, capsys, "--smoke", *words.split())
 
