@@ -27,7 +27,8 @@ from benchmarks.common import output
 from benchmarks.study.options import add_study_options, keeps_and_seeds, settings_of
 from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.compression.prepare import PreparedRun, prepare
-from grasp_deploy.config.compress_config import OWN, CompressConfig
+from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.config.rules import writes_own
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.pruning.criteria.batches import CalibrationText
@@ -101,10 +102,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     (keep, *others), (seed, *seeds) = keeps_and_seeds(options)
     if others or seeds:
         raise InputError("masks are watched under one budget and one seed: name one of each")
-    if OWN in (options.calibration or ()):
-        raise InputError("masks are watched on a given text: leave self out of --calibration")
     with output.working_folder("mask-stability") as (folder, on_progress):
         settings = {**settings_of(options, folder), "keep": keep, "seed": seed}
+        if writes_own(settings["calibration"]):
+            raise InputError("masks are watched on a given text: leave self out of --calibration")
         record = output.new_record("mask-stability", arguments, settings)
         job, found = prepare(CompressConfig(**settings)), Stability([])
         is_kv = job.budget.units.is_kv
