@@ -29,6 +29,7 @@ from grasp_deploy.checkpoint.read.source import resolve_config
 from grasp_deploy.checkpoint.read.validate import config_and_shape
 from grasp_deploy.compression.synthesize import write_shape
 from grasp_deploy.config.option import number_list
+from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel, bench_models
 from grasp_deploy.files.json_files import typed
 from grasp_deploy.files.record import read_record
@@ -85,6 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repetitions", type=int, default=5)
     options = output.parsed(parser, arguments, "throughput", "the embedded model, in seconds")
     output.check_positive(options, "repetitions", "prompt_tokens", "new_tokens")
+    if sum(map(bool, (options.config, options.shapes, options.work))) > 1:
+        raise InputError("--config, --shapes and --work exclude one another: give one of them")
     options.ratios = RATIOS
     if options.smoke:
         options.ratios, options.batch, options.engine = (0.5,), "1,2", "transformers"

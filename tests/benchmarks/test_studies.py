@@ -245,6 +245,8 @@ def test_nothing_is_ignored_and_no_study_overwritten(
         ("calibration", f"--output {record}", "record.json exists: name another file"),
         ("calibration", "--calibration-split train[:9]", "takes its texts and their splits by"),
         ("budgets", "--seeds 1,2", "families are made with one seed"),
+        ("throughput", "--config a --shapes b", "--shapes and --work exclude one another"),
+        ("throughput", "--config a --work b", "--shapes and --work exclude one another"),
         ("mask_stability", "--calibration self=0.5", "leave self out of --calibration"),
     ):
         assert line in refused(name, capsys, "--smoke", *words.split())
