@@ -68,6 +68,8 @@ STUDIES: dict[str, list[Variant]] = {
             Variant(f"{name}, compensated", baseline("one_shot", name, scale_epochs=0))
             for name in ("taylor-element", "flap", "wanda-structured", "obs")
         ),
+        # Of ours it differs in the mask alone.
+        Variant("taylor-element, compensated, scaled", baseline("one_shot", "taylor-element")),
         Variant("flap with its bias", baseline("one_shot", "flap", **MASK_ALONE), bias=True),
         TAYLOR_RECOVERED,
     ],
