@@ -33,12 +33,13 @@ from benchmarks.study.tasks import accuracies, add_task_options, recorded, task_
 from grasp_deploy.errors import InputError
 
 BASELINES = "benchmarks.baselines"
-# The paper's own recipe: equal scores, the last mask, no least squares.
+# The paper's own recipe: equal scores, single channels, the last mask, no least squares.
 PAPER: dict[str, Any] = {
     "method": f"{BASELINES}.grasprune:paper",
     "compensation": False,
     "norm_scales": False,
     "objective": "text",
+    "ffn_multiple": 1,
 }
 SMOKE_VARIANTS = 3
 MASK_ALONE: dict[str, Any] = {"compensation": False, "scale_epochs": 0}

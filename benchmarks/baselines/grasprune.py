@@ -38,7 +38,7 @@ def paper_per_cost(model: nn.Module, budget: Budget, text: CalibrationText) -> T
 
 
 def beginning(budget: Budget, text: CalibrationText) -> tuple[LearningState, Schedule]:
-    """Equal scores, and the paper's steps over all of the text; nothing is held out."""
+    """Equal scores, and the paper's steps over the text, of which a run held out a sixteenth."""
     start = torch.zeros(budget.units.size, device=budget.costs.device)
     blocks = CalibrationBlocks(text.sequences, text.sequences[:0])
     schedule = Schedule(blocks, EPOCHS, text.batch_size, LEARNING_RATE, text.seed, cosine=False)
