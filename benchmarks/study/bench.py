@@ -42,7 +42,7 @@ class Variant:
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
-    # Share of own text, in place of the study's. Of as many sequences again, as by default.
+    # Share of own text, in place of the study's.
     own: Literal["none", "half", "all"] = "none"
     text: int = 1  # times as many sequences as the study's
     bias: bool = False  # what removed columns add on average stands in for them, as in FLAP
@@ -56,15 +56,12 @@ class Variant:
 
     def config(self, settings: dict[str, Any], keep: float, seed: int) -> CompressConfig:
         """The config of the study's settings with this variant's options."""
-        if self.own != "none":
-            settings = {**settings, "sequences": 2 * settings["sequences"]}
+        settings = {**settings, "sequences": self.text * settings["sequences"]}
         if self.own == "half":
             texts = [text for text in settings["calibration"] if text != NO_OWN]
             settings["calibration"] = [*texts, OWN]
         elif self.own == "all":
             settings |= {"calibration": [OWN], "calibration_split": None}
-        if self.text > 1:
-            settings |= {"sequences": self.text * settings["sequences"]}
         return CompressConfig(**{**settings, "keep": keep, "seed": seed, **self.options})
 
     def recorded_options(self, settings: dict[str, Any]) -> dict[str, Any]:

@@ -53,6 +53,13 @@ def test_a_study_is_continued_where_its_record_ends(
         assert row.divergence["held-out"] > 0
 
 
+def test_a_variant_with_own_text_reads_as_much_as_one_without() -> None:
+    settings = {"model": "m", "calibration": ("c4", "self=0"), "sequences": 64}
+    for variant in quality.STUDIES["own"]:
+        assert variant.config(settings, 0.5, 0).sequences == 64
+    assert settings["calibration"] == ("c4", "self=0")
+
+
 def test_one_ranking_of_experts_differs_from_equal_numbers(
     inputs: list[str], tmp_path: Path
 ) -> None:
