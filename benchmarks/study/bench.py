@@ -32,6 +32,7 @@ from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.gates import gated
 from grasp_deploy.pruning.units import UnitTable
+from grasp_deploy.stats.clustered import paired_error
 
 BRIEF_RECOVERY = 4096  # tokens
 
@@ -148,12 +149,17 @@ class Bench:
             self.set_losses(row, model)
 
     def set_losses(self, row: Row, model: PreTrainedModel) -> None:
-        """Note by corpus perplexity, and nats per token above the dense model and from it."""
+        """Note by corpus perplexity, and nats per token above the dense model and from it.
+
+        The error of the excess is paired: both models read the same sequences.
+        """
         dense = loaded(self.directory)
         for name, blocks in self.sequences.items():
-            _, found = measure([dense, model], blocks, batch_size=4)
+            first, found = measure([dense, model], blocks, batch_size=4)
+            row.dtype = found.dtype
             row.perplexity[name] = found.perplexity
             row.excess_nats[name] = math.log(found.perplexity / self.dense[name])
+            row.excess_error[name] = paired_error(first.losses, found.losses)
             row.divergence[name] = statistics.fmean(found.divergences)
 
     def row(self, variant: str, config: CompressConfig, plan: Plan) -> Row:

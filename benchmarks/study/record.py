@@ -47,7 +47,10 @@ class Row(Struct, kw_only=True, omit_defaults=True):
     seed: Count
     perplexity: Perplexities
     excess_nats: ByCorpus
-    divergence: dict[str, float] = {}  # from the dense model; older records lack it
+    # Older records lack this and the next two.
+    excess_error: dict[str, Annotated[float, Meta(ge=0)] | None] = {}  # None of one sequence
+    divergence: dict[str, float] = {}  # from the dense model
+    dtype: str | UnsetType = UNSET  # in which losses were computed
     kept_cost_share: Share
     kept_ffn_share: Share
     kept_kv_share: Share

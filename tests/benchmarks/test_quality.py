@@ -51,6 +51,7 @@ def test_a_study_is_continued_where_its_record_ends(
         ratio = row.perplexity["held-out"] / study.dense_perplexity["held-out"]
         assert row.excess_nats["held-out"] == pytest.approx(math.log(ratio))
         assert row.divergence["held-out"] > 0
+        assert (row.excess_error["held-out"] or 0) > 0 and row.dtype == "float32"
 
 
 def test_a_variant_with_own_text_reads_as_much_as_one_without() -> None:
