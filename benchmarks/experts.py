@@ -51,7 +51,7 @@ CUT: dict[str, Any] = {
     **{"sequences": 128, "sequence_length": 128, "device": "cpu"},
 }
 WAYS = {
-    "uniform, REAP's score": "benchmarks.baselines.reap:reap_uniform",
+    "uniform, REAP's score": "benchmarks.baselines.shares:reap_uniform",
     "uniform, our score": "benchmarks.baselines.shares:obs_layerwise",
     "one ranking, REAP's score": "benchmarks.baselines.reap:reap",
     "one ranking, our score": "benchmarks.baselines.one_shot:obs",

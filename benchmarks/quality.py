@@ -123,7 +123,7 @@ STUDIES: dict[str, list[Variant]] = {
     "experts": [  # of a model that has them; nothing is refitted or scaled
         Variant(name, {"method": method, "targets": "ffn", **MASK_ALONE})
         for name, method in (
-            ("uniform, REAP's score", f"{BASELINES}.reap:reap_uniform"),
+            ("uniform, REAP's score", f"{BASELINES}.shares:reap_uniform"),
             ("one ranking, REAP's score", f"{BASELINES}.reap:reap"),
             ("one ranking, in rounds", "progressive"),
             ("one ranking, learnt gates", "grasp"),

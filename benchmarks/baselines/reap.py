@@ -9,7 +9,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from benchmarks.baselines.shares import layerwise
 from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.layout import device_of, half_of, installed, routers
@@ -43,6 +42,3 @@ def reap(model: nn.Module, budget: Budget, text: CalibrationText) -> Tensor:
         for batch in text.batches(model):
             model.model(input_ids=batch, use_cache=False)  # type: ignore[operator]
     return sums / counts.clamp_min(1)
-
-
-reap_uniform = layerwise(reap)

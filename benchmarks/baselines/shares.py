@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from benchmarks.baselines import one_shot
 from benchmarks.baselines.moments import outlier_ratios
 from benchmarks.baselines.one_shot import Method, eighth
+from benchmarks.baselines.reap import reap
 from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.projection import rank_in_segment
@@ -56,6 +57,7 @@ obs_layerwise = layerwise(one_shot.obs)
 flap_layerwise, flap_owl = layerwise(one_shot.flap), owl(one_shot.flap)
 wanda_structured_layerwise = layerwise(one_shot.wanda_structured)
 wanda_structured_owl = owl(one_shot.wanda_structured)
+reap_uniform = layerwise(reap)
 
 
 def owl_offsets(outlier_ratios: Tensor, spread: float = OWL_SPREAD) -> Tensor:

@@ -71,6 +71,8 @@ def test_one_ranking_of_experts_differs_from_equal_numbers(
     equal, ranked, _ = ([experts for experts, _ in row.kept_per_layer] for row in study.rows)
     assert sum(equal) == sum(ranked) == 14 and max(equal) - min(equal) == 1
     assert max(ranked) - min(ranked) > 1
+    scored = [row.mean_kept_ffn_score is not None for row in study.rows]
+    assert scored == [False, True, True], "ranks within a layer are no scores"
 
 
 def test_rows_measured_otherwise_are_not_continued(

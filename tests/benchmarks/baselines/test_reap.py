@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from benchmarks.baselines.reap import reap, reap_uniform
+from benchmarks.baselines.reap import reap
+from benchmarks.baselines.shares import reap_uniform
 from grasp_deploy.pruning.budget import make_budget
 from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.projection import project
