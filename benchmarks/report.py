@@ -16,7 +16,8 @@ from benchmarks.budgets import Budgets, tables_of
 from benchmarks.common.output import new_parser, run_command
 from benchmarks.mask_stability import Stability, stability_table
 from benchmarks.recovery_curve import Curve, table_of
-from benchmarks.study.record import Study, beside, study_of
+from benchmarks.study.record import Study, study_of
+from benchmarks.study.rows import beside
 from benchmarks.study.tables import (
     accuracy_tables,
     budget_tables,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType, to_builtins
-from msgspec.structs import replace
 
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import typed
@@ -151,23 +149,6 @@ def _study_of(record: dict[str, Any], path: Path) -> Study:
     if problem := _inconsistency(study):
         raise InputError(f"{path} is damaged: {problem}; {REMEDY}")
     return study
-
-
-def beside(studies: Sequence[Study]) -> Study:
-    """The rows of studies of one model and the same kinds of text, as one study to draw.
-
-    Of a variant, budget and seed that several have measured the first counts. InputError for
-    studies of several models or texts.
-    """
-    first, rows = studies[0], dict[Any, Row]()
-    for study in studies:
-        if (study.model, study.dense_perplexity.keys()) != (
-            first.model,
-            first.dense_perplexity.keys(),
-        ):
-            raise InputError("--beside takes studies of one model on the same texts: name others")
-        rows |= {row.run: row for row in study.rows if row.run not in rows}
-    return replace(first, rows=list(rows.values()))
 
 
 def _inconsistency(study: Study) -> str:

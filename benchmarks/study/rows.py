@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from benchmarks.study.record import Row, Study, read_study
 from grasp_deploy.errors import InputError
 
 SAME_TEXT = 1e-4  # relative: other threads change a perplexity by less, other text by more
+ALIKE_TEXT = 0.05  # relative: other numbers of blocks of a text change it by less
 SAME_ITEMS = 0.01  # other threads may change an item or two of an accuracy
 Key = tuple[str, float, int]  # options as text, budget, seed
 
@@ -57,6 +59,26 @@ def rows_of_others(paths: Sequence[Path], study: Study) -> dict[Key, Row]:
         for row in other.rows:
             rows |= by_key(row)
     return rows
+
+
+def beside(studies: Sequence[Study]) -> Study:
+    """The rows of studies of one model and the same kinds of text, as one study to draw.
+
+    A row that was measured otherwise than the first study's names its record, so that no line joins
+    the two. Of a variant, budget and seed that several have measured the first counts. InputError
+    for studies of several models or texts.
+    """
+    first, rows = studies[0], dict[Any, Row]()
+    for number, study in enumerate(studies, start=1):
+        pair = first.dense_perplexity, study.dense_perplexity
+        if study.model != first.model or not _alike(*pair, rel_tol=ALIKE_TEXT):
+            raise InputError("--beside takes studies of one model on the same texts: name others")
+        other = _difference(first, study)
+        for row in study.rows:
+            if other or _other_options([*rows.values()], {row.variant: row.options}):
+                row = replace(row, variant=f"{row.variant}, record {number}")
+            rows.setdefault(row.run, row)
+    return replace(first, rows=list(rows.values()))
 
 
 def by_key(row: Row) -> dict[Key, Row]:

@@ -51,16 +51,21 @@ def test_tables_of_other_records(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_rows_of_studies_beside_each_other(capsys: pytest.CaptureFixture[str]) -> None:
-    ours, peers = (
-        RESULTS / f"quality_methods-smollm2-135m-{n}.json" for n in ("h200", "peers-cpu")
+    """A line joins points of two records only if both were measured alike."""
+    names = ("h200", "peers-cpu", "peers-h100", "at-0.8-cpu", "cpu")
+    ours, *peers, first, second = (
+        str(RESULTS / f"quality_methods-smollm2-135m-{name}.json") for name in names
     )
-    report.main([str(ours), str(peers), "--beside"])
+    report.main([ours, *peers, "--beside"])
     printed = capsys.readouterr().out
-    assert "flap" in printed and "taylor-element, compensated" in printed
+    assert "taylor-element, compensated, record 2 │       │       │ 129.1" in printed
+    assert "taylor-element, compensated, record 3 │ 45.81 │       │      " in printed
     assert printed.index("default") < printed.index("flap"), "in the order of the records"
-    other = str(RESULTS / "quality_own-stories260K-cpu.json")
-    with pytest.raises(InputError, match="studies of one model on the same texts"):
-        report.main([str(ours), other, "--beside"])
+    report.main([first, second, "--beside"])
+    assert "record 2" not in capsys.readouterr().out
+    for other in (first, str(RESULTS / "quality_own-stories260K-cpu.json")):
+        with pytest.raises(InputError, match="studies of one model on the same texts"):
+            report.main([ours, other, "--beside"])
 
 
 @pytest.mark.parametrize(
