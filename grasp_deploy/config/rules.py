@@ -120,7 +120,7 @@ def _unused(config: CompressOptions) -> Iterator[str]:
         ("batch", config.cost_model == "latency", f"--cost {config.cost_model} counts no time"),
         ("kv_cost_factor", counts_both, "only one kind of unit has a cost"),
         ("own_temperature", writes_own(config.calibration), "the model writes nothing"),
-        ("bound_step", config.is_bound and config.walks, "--max-loss is not the only budget"),
+        ("bound_step", config.is_bound, "no --max-loss is given"),
     ):
         if not is_used and _is_given(config, name):
             yield f"{assigned(config, name)} has no effect, since {reason}: drop it"

@@ -94,7 +94,7 @@ def test_a_bound_is_not_made_as_a_budget(make_config: MakeConfig, tmp_path: Path
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("sources", [("text.txt",), ("text.txt", "text.txt@train")])
+@pytest.mark.parametrize("sources", [("text.txt",), ("text.txt@[:50%]", "text.txt@[50%:]")])
 def test_a_bound_is_held_on_the_end_of_each_text(
     make_config: MakeConfig, sources: tuple[str, ...]
 ) -> None:
