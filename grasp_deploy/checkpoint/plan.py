@@ -196,13 +196,9 @@ def check_pruned(directory: Path) -> None:
         )
 
 
-def texts_learnt_from(provenance: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The records of the texts that a model was calibrated and recovered on."""
-    return [provenance["calibration"], *(h["text"] for h in provenance.get("healing", []))]
-
-
-def sources_of(texts: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The distinct sources of texts, as given; of a mixture, those of its parts."""
+def sources_of(provenance: Mapping[str, Any]) -> list[str]:
+    """The distinct texts that a model was calibrated or recovered on, as they were given."""
+    texts = [provenance["calibration"], *(h["text"] for h in provenance.get("healing", []))]
     parts = (part for text in texts for part in text.get("parts") or [text])
     return list(dict.fromkeys(part["source"] for part in parts))
 

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from grasp_deploy.checkpoint.card.model_card import intact_plan, model_name, renew_card
 from grasp_deploy.checkpoint.card.quality_verdict import excess_loss, quality_verdict
-from grasp_deploy.checkpoint.plan import Plan, sources_of, texts_learnt_from
+from grasp_deploy.checkpoint.plan import Plan, sources_of
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.checkpoint.read.source import file_hashes
 from grasp_deploy.checkpoint.write.export import base_of
@@ -44,7 +44,7 @@ def evaluate_card(
     check_rewritable(directory)
     base = base_of(plan, settings.model, "nothing tells what was lost").directory
     tasks = task_rows(settings.records, base, directory)
-    corpora = heldout_corpora(settings.data, all_sources(plan.provenance), settings.column)
+    corpora = heldout_corpora(settings.data, sources_of(plan.provenance), settings.column)
     texts = read_texts(directory, corpora, settings)
     tokenizer = load_tokenizer(directory)
     (dense, says), (pruned, says_now) = (
@@ -52,13 +52,11 @@ def evaluate_card(
         for folder, what in ((base, "dense"), (directory, "pruned"))
     )
     rows = [_row(*row, plan) for row in zip(texts.items(), dense, pruned, strict=True)]
-    healed = [display_name(name) for name in healing_sources(plan.provenance)]
     record = {
         "schema_version": SCHEMA_VERSION,
         "verdict": quality_verdict(rows, tasks),
         "base_model": model_name(plan.provenance),
-        "calibrated_on": [display_name(name) for name in all_sources(plan.provenance)],
-        "healed_on": healed,
+        "calibrated_on": [display_name(name) for name in sources_of(plan.provenance)],
         "corpora": rows,
         "tasks": tasks,
         "answers": [
@@ -100,16 +98,6 @@ def _cells(record: dict[str, Any], path: Path, folder: Path, what: str) -> list[
             "a record of `grasp-deploy evaluate tasks` on the dense model and this checkpoint"
         )
     return [cell for cell in record["cells"] if cell["model"] == same[0]]
-
-
-def all_sources(provenance: Mapping[str, Any]) -> list[str]:
-    """The texts that a plan was calibrated or recovered on, as they were given."""
-    return sources_of(texts_learnt_from(provenance))
-
-
-def healing_sources(provenance: Mapping[str, Any]) -> list[str]:
-    """The texts that a checkpoint was recovered on, if it was."""
-    return sources_of(texts_learnt_from(provenance)[1:])
 
 
 def _measure(

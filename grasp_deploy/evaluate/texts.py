@@ -12,7 +12,6 @@ from grasp_deploy.checkpoint.read.source import fewest_positions
 from grasp_deploy.data import Blocks, TextSource, evaluation_source, read_blocks
 from grasp_deploy.data.documents import has_columns
 from grasp_deploy.data.overlap import NOTEWORTHY_SHARE
-from grasp_deploy.data.source import display_name
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.settings import SEQUENCES, CompareSettings
 
@@ -31,7 +30,7 @@ def heldout_corpora(
     if any(has_columns(corpus.what) for corpus in corpora):  # the column is meant for these
         corpora = [c if has_columns(c.what) else replace(c, column=None) for c in corpora]
     if not data:
-        corpora = [corpus for corpus in corpora if not was_seen(corpus, seen)]
+        corpora = [c for c in corpora if not any(map(c.is_same_text, seen))]
     if not corpora:
         raise InputError(
             f"the model was calibrated or healed on {' and '.join(DEFAULT_CORPORA)}: name other "
@@ -45,13 +44,6 @@ def heldout_corpora(
                 f"other={corpus.what}"
             )
     return corpora
-
-
-def was_seen(corpus: TextSource, sources: Sequence[str]) -> bool:
-    """True if a corpus is one of these texts, in any split, or has the name of one."""
-    return any(
-        corpus.label == display_name(source) or corpus.is_same_text(source) for source in sources
-    )
 
 
 def is_calibrated_on(share: float | None) -> bool:
