@@ -55,7 +55,7 @@ def rows_of(
 ) -> Iterator[Row]:
     """A row for each text that the scales of one text's mask are learnt on."""
     job = jobs[chooser]
-    model = load_checked(job.source.directory, job.device, job.computed_in, job.config.attention)
+    model = load_checked(job.source.directory, job.device, job.computed_in)
     with new_workspace(job, work) as workspace:
         choosing = Stages(workspace, job.budget.units, on_progress)
         job = with_own_text(job, lambda: model, choosing)

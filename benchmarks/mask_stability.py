@@ -71,7 +71,7 @@ def _halves(shares: list[float]) -> list[str]:
 def masks_while_learning(noisy: bool, job: PreparedRun, on_progress: OnProgress) -> list[Tensor]:
     """`(N,)` masks of the scores alone, without noise, at the start and after even spans."""
     config = job.config
-    model = load_checked(job.source.directory, job.device, config.dtype, config.attention)
+    model = load_checked(job.source.directory, job.device, config.dtype)
     freeze(model)
     text = CalibrationText(job.blocks.train, config.batch_size, seed=config.seed)
     state, steps = learning(model, job.budget, text, noisy=noisy)

@@ -68,10 +68,10 @@ def step_record(options: argparse.Namespace) -> dict[str, Any]:
     way = Way(config, shape, pruned, on_gpu=device.type == "cuda")
     ids = job.text.token_ids[: sequences_in_step(config)]
     with joined_alone():
-        teacher = random_weights(divided(stated, dtype, device, "sdpa"), device)
+        teacher = random_weights(divided(stated, dtype, device), device)
         freeze(teacher)
         apart = pruned_config(stated, pruned)
-        student = divided(apart, torch.float32, device, "sdpa", learns_in=dtype)
+        student = divided(apart, torch.float32, device, learns_in=dtype)
         distiller = Distiller(teacher, random_weights(student, device), team())
         if config.gradient_checkpointing:
             recompute(student)

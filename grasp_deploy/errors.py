@@ -38,12 +38,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     return type(error).__name__ == "OutOfMemoryError"  # torch's, which is not imported here
 
 
-def is_dead_connection(error: BaseException) -> bool:
-    """True for torch's errors because another process of the group is gone."""
-    by_gloo = isinstance(error, RuntimeError) and "gloo" in str(error)
-    return by_gloo or any(kind.__name__ == "DistError" for kind in type(error).__mro__)
-
-
 def first_line(error: object) -> str:
     """The first line of an error's text, with the next one after a colon; else the error's type."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

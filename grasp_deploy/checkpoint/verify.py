@@ -241,7 +241,7 @@ class _Proof:
         return f"{detail} {stated:.3f} {allowed}; the dense model has {dense:.3f}"
 
     def _loaded(self, model: StoredModel) -> nn.Module:
-        return load_checked(model.directory, self.device, "float32", "sdpa")
+        return load_checked(model.directory, self.device, "float32")
 
     def _cut_model(self, rounded: bool) -> nn.Module:
         """The pruned model in float32, built in memory from plan and base weights."""
@@ -279,7 +279,7 @@ def _check_quantised(directory: Path, plain: Path) -> str:
 def _check_served(pruned: StoredModel, device: torch.device, served: Served) -> str:
     prompts = prompts_for(pruned)
     tokens = served(pruned.directory, prompts.tolist(), NEW_TOKENS)
-    model = load_checked(pruned.directory, device, "float32", "sdpa")
+    model = load_checked(pruned.directory, device, "float32")
     logits_of(model, prompts)  # raises an InputError where config.json makes a forward fail
     same_tokens("reloaded", greedy_tokens(model, prompts, NEW_TOKENS), "served", tokens)
     return f"{PROMPTS} x {NEW_TOKENS} greedy tokens are equal to the reloaded model's"

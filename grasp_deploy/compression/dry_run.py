@@ -128,8 +128,8 @@ def seconds_of(way: Way, passes: int, stated: dict[str, Any], device: torch.devi
         layers = max(layers, 1 + kinds.index("full_attention"))
     layers = min(layers, len(shape.layers))
     part = {**stated, "num_hidden_layers": layers, "layer_types": kinds[:layers] or None}
-    with device, building(Path(config.model), config.attention):
-        model = model_of(part, way.dtype, config.attention)
+    with device, building(Path(config.model)):
+        model = model_of(part, way.dtype)
         ids = torch.zeros(config.batch_size, config.sequence_length, dtype=torch.int64)
     freeze(model, config.gradient_checkpointing)
     model.get_input_embeddings().register_forward_hook(lambda *made: made[-1].requires_grad_())

@@ -22,7 +22,7 @@ from grasp_deploy.checkpoint.read.loading import load_checked
 from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.ranks import is_joined, joined_alone, load_divided, team, world
 from grasp_deploy.compression.resume import COLUMNS
-from grasp_deploy.errors import InputError, first_line, is_dead_connection, is_out_of_memory
+from grasp_deploy.errors import InputError, first_line, is_out_of_memory
 from grasp_deploy.pruning.compensation import Fit, OutputProjections, compensate
 from grasp_deploy.pruning.gates import gated, scaled_norms
 from grasp_deploy.pruning.objective import OVERFLOW, LossError, mean_loss, sequence_losses
@@ -151,8 +151,8 @@ def load_for(run: PreparedRun, offload: bool) -> PreTrainedModel:
     if offload:
         gc.collect()  # what is left of the model that was too large
         torch.cuda.empty_cache()
-        return load_divided(*place, run.config.attention, offload=True)
-    return (load_divided if is_joined() else load_checked)(*place, run.config.attention)
+        return load_divided(*place, offload=True)
+    return (load_divided if is_joined() else load_checked)(*place)
 
 
 def with_room(run: PreparedRun, learn: Callable[[bool], T]) -> T:
@@ -185,7 +185,7 @@ def may_offload(run: PreparedRun) -> bool:
 
 @contextmanager
 def explained_failures(run: PreparedRun) -> Iterator[None]:
-    """Turn an overflow, a full device, an unsolvable fit or a missing kernel into one line."""
+    """Turn an overflow, a full device or an unsolvable fit into one line."""
     try:
         yield
     except LossError as error:
@@ -196,16 +196,10 @@ def explained_failures(run: PreparedRun) -> Iterator[None]:
             "text (--calibration-sequences), other text, or --set compensation=no"
         ) from None
     except (MemoryError, RuntimeError) as error:
-        attention = run.config.attention
-        if is_out_of_memory(error):
-            raise InputError(
-                f"{run.device} is out of memory ({first_line(error)}): try a shorter "
-                "--sequence-length, --gradient-checkpointing, fewer --calibration-sequences, or "
-                "--dtype bfloat16"
-            ) from None
-        if attention == "sdpa" or is_dead_connection(error):
+        if not is_out_of_memory(error):
             raise
         raise InputError(
-            f"--set attention={attention} does not work on {run.device} ({first_line(error)}): "
-            "drop it"
+            f"{run.device} is out of memory ({first_line(error)}): try a shorter "
+            "--sequence-length, --gradient-checkpointing, fewer --calibration-sequences, or "
+            "--dtype bfloat16"
         ) from None

@@ -183,7 +183,7 @@ def rows_at_lead(part: Tensor) -> Tensor:
 
 
 def load_divided(
-    directory: Path, device: torch.device, dtype: str, attention: str, *, offload: bool = False
+    directory: Path, device: torch.device, dtype: str, *, offload: bool = False
 ) -> PreTrainedModel:
     """Check a folder with `read_folder`, then load it; each rank reads its own rows of the files.
 
@@ -195,7 +195,7 @@ def load_divided(
     stored = read_folder(directory)
     wanted = wanted_dtype(stored.shape.dtype, device, dtype)
     with building(directory):
-        model = divided(stored.config, wanted, device, attention, offload=offload)
+        model = divided(stored.config, wanted, device, offload=offload)
     _read_rows(model, stored)
     if (directory / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(directory, local_files_only=True)
@@ -207,14 +207,13 @@ def learner(
     tensors: Iterator[tuple[str, Tensor]],
     device: torch.device,
     dtype: torch.dtype,
-    attention: str,
 ) -> PreTrainedModel:
     """A model that learns: of a parsed config.json, its float32 weights from the lead's `tensors`.
 
     Products are taken in `dtype`. Divided as by `load_divided`, but without embeddings and head:
     it is called with embedded tokens, and what it returns are hidden states.
     """
-    model = divided(stated, torch.float32, device, attention, learns_in=dtype)
+    model = divided(stated, torch.float32, device, learns_in=dtype)
     weights = dict(model.named_parameters())
     while (dealt := by_lead(lambda: next(tensors, None))) is not None:
         if (weight := weights.get(dealt[0])) is not None:
@@ -227,7 +226,6 @@ def divided(
     stated: dict[str, Any],
     dtype: torch.dtype,
     device: torch.device,
-    attention: str,
     *,
     offload: bool = False,
     learns_in: torch.dtype | None = None,
@@ -238,7 +236,7 @@ def divided(
     """
     with torch.device("meta"):
         apart = {**stated, "tie_word_embeddings": False}  # the embeddings, and a head
-        model = model_of(apart, dtype, attention).requires_grad_(learns_in is not None)
+        model = model_of(apart, dtype).requires_grad_(learns_in is not None)
     mesh = init_device_mesh(device.type, (world(),))
     policy = CPUOffloadPolicy(pin_memory=device.type == "cuda") if offload else OffloadPolicy()
     precision = MixedPrecisionPolicy(learns_in, torch.float32)

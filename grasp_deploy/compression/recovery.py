@@ -104,10 +104,9 @@ class _Recovery:
         stated = pruned_config(run.base.config, pruned_shape(plan, run.base.shape))
         tensors = cut_tensors(plan, run.base, fitted, in_float32=True)
         computed = torch.bfloat16 if run.dtype == torch.float16 else run.dtype  # without overflow
-        directory, attention = run.source.directory, config.attention
-        teacher = load_divided(directory, run.device, run.computed_in, attention)
+        teacher = load_divided(run.source.directory, run.device, run.computed_in)
         freeze(teacher)
-        student = learner(stated, tensors, run.device, computed, attention)
+        student = learner(stated, tensors, run.device, computed)
         if config.gradient_checkpointing:
             recompute(student)
         self.distiller = Distiller(teacher, student, team())

@@ -202,7 +202,6 @@ class CompressOptions:
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = running(
         DTYPE_HELP, "auto", shown="help-all"
     )
-    attention: str = study("Attention implementation of transformers.", "sdpa")
     gradient_checkpointing: bool = running(
         "Recompute activations in the backward pass to save memory.", False, shown="help-all"
     )

@@ -72,7 +72,7 @@ ROWS: dict[str, dict[str, str]] = {
     },
     # One option at a time, and rules across options.
     COMPRESS: {
-        **dict.fromkeys(("--keep 0", "--keep nan", "--set attention=psychic", "--device tpu"), ""),
+        **dict.fromkeys(("--keep 0", "--keep nan", "--device tpu"), ""),
         **dict.fromkeys(("--set rounds=0", "--cost flops", "--batch 8", "--tensor-parallel 4"), ""),
         **dict.fromkeys(("--method flap", "--method absent:f"), ""),
         "--keep 60 --calibration-sequences 0": "--keep 60 & --calibration-sequences 0",

@@ -122,13 +122,13 @@ def most_weight_bytes(model: PreTrainedModel) -> int:
 def main(folders: list[str]) -> None:
     dist.init_process_group("gloo")
     for folder in map(Path, folders):
-        model = load_divided(folder, torch.device("cpu"), "float32", "sdpa")
+        model = load_divided(folder, torch.device("cpu"), "float32")
         held = torch.zeros(dist.get_world_size(), dtype=torch.int64)
         held[dist.get_rank()] = most_weight_bytes(model)
         dist.all_reduce(held)
         weights = disturbed(load_file(folder / WEIGHTS_FILE))
         student = learner(
-            read_config(folder), iter(weights.items()), torch.device("cpu"), torch.float32, "sdpa"
+            read_config(folder), iter(weights.items()), torch.device("cpu"), torch.float32
         )
         results = results_of(model, student)
         if is_lead():

@@ -42,38 +42,35 @@ ALSO_DECLARED = {
 }
 # Never code nor Mistral's own format: `engine.flags.FORMAT` tells vLLM the same.
 TOKENIZERS = {"local_files_only": True, "trust_remote_code": False, "mistral_format": False}
+ATTENTION = "sdpa"  # transformers' name of torch's own kernels
 STANDARD_DEVIATION = 0.02  # of random weights: outputs stay finite in float16, however deep
 register()
 
 
-def load(
-    model: str | Path, *, device: str = "auto", dtype: str = "auto", attention: str = "sdpa"
-) -> PreTrainedModel:
+def load(model: str | Path, *, device: str = "auto", dtype: str = "auto") -> PreTrainedModel:
     """Load a checkpoint or a dense model of a supported family, ready to evaluate.
 
     `model` is a folder or a hub id; `dtype` "auto" is as in `wanted_dtype`. Raises InputError if
-    files are missing or damaged, or the device or the attention implementation is not there.
+    files are missing or damaged, or the device is not there.
     """
     if dtype not in ("auto", *DTYPES):
         raise InputError(f"--dtype {dtype} is unknown: use auto, {', '.join(DTYPES)}")
     directory = resolve_model(str(model)).directory
-    return load_checked(directory, resolve_device(device), dtype, attention)
+    return load_checked(directory, resolve_device(device), dtype)
 
 
-def load_checked(
-    directory: Path, device: torch.device, dtype: str, attention: str
-) -> PreTrainedModel:
+def load_checked(directory: Path, device: torch.device, dtype: str) -> PreTrainedModel:
     """Check a folder with `read_folder`, then load it in eval mode, straight onto the device."""
     stored = read_folder(directory)
     transformers_logging.disable_progress_bar()  # noise: many models are loaded
     wanted = wanted_dtype(stored.shape.dtype, device, dtype)
     logger.info("loading %s onto %s in %s", directory, device, wanted)
-    with building(directory, attention), device:
+    with building(directory), device:
         model = AutoModelForCausalLM.from_pretrained(
             directory,
             config=class_config(stored.config),
             dtype=wanted,
-            attn_implementation=attention,
+            attn_implementation=ATTENTION,
             use_safetensors=True,
             local_files_only=True,
             trust_remote_code=False,  # and never asked for on stdin
@@ -132,13 +129,11 @@ def random_model(
         return model_of(stated | {"initializer_range": STANDARD_DEVIATION}, wanted)
 
 
-def model_of(
-    stated: dict[str, Any], dtype: torch.dtype, attention: str = "sdpa"
-) -> PreTrainedModel:
+def model_of(stated: dict[str, Any], dtype: torch.dtype) -> PreTrainedModel:
     """The model of a parsed config.json as transformers initialises it, in eval mode."""
     config = class_config(stated)
     config.return_dict = True
-    model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=ATTENTION)
     return model.eval()
 
 
@@ -155,17 +150,16 @@ def class_config(stated: dict[str, Any]) -> PreTrainedConfig:
 
 
 @contextmanager
-def building(path: Path, attention: str = "sdpa") -> Iterator[None]:
+def building(path: Path) -> Iterator[None]:
     """Turn any exception but a lack of memory into an InputError that blames the config.json."""
     try:
         yield
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        other = "" if attention == "sdpa" else f", or drop --set attention={attention}"
         raise InputError(
             f"{path} cannot be loaded ({type(error).__name__}: {first_line(error)}): check its "
-            f"config.json, or fetch the model again{other}"
+            f"config.json, or fetch the model again"
         ) from error
 
 

@@ -41,7 +41,7 @@ def learnt_rounding(
         ) from None
     iterations = max(1, PASSES * len(token_ids) // BATCH_SIZE)
     learner: Any = AutoRound(
-        load_checked(directory, torch.device("cpu"), dtype, "sdpa"),
+        load_checked(directory, torch.device("cpu"), dtype),
         tokenizer=load_tokenizer(directory),
         scheme="W4A16",
         alg_configs=SignRoundConfig(group_size=group, iters=iterations),
