@@ -20,7 +20,7 @@ from rich.text import Text
 
 from grasp_deploy.cli.console import stdout
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.config.compress_options import SIZES, Share
+from grasp_deploy.config.compress_options import COST_OF_BUDGET, SIZES, Share
 from grasp_deploy.config.option import field_problems, flag, number_list, option_fields, value_type
 from grasp_deploy.config.rules import BUDGETS, DEPLOYMENT
 from grasp_deploy.errors import InputError
@@ -31,6 +31,8 @@ METAVARS: dict[Any, str] = {int: "<int>", float: "<float>"}
 STUDY_FIELDS = {
     name: f for name, f in option_fields(CompressConfig).items() if f.metadata["shown"] == "set"
 }
+
+COUNTING = (*DEPLOYMENT, "batch", "cached_tokens", "cost", "kv_cost_factor")
 
 running_option = partial(typer.Option, rich_help_panel="Running")
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
@@ -213,11 +215,12 @@ def config_of(given: Mapping[str, Any]) -> CompressConfig:
         values["family"] = sorted(number_list(keep, "--keep", Share), reverse=True)
         values["keep"] = values["family"][-1]
     if asked := {name for name in BUDGETS if name in values}:
-        # It replaces the stored budget and what belongs to that one's kind, not a bound beside it.
+        # It replaces the stored budget but no bound beside one; and how that was counted, if only
+        # one of the two counts in a way of its own.
         had = {name for name in SIZES if stored.get(name) is not None}
-        of_kind = () if had <= asked else (*DEPLOYMENT, "batch", "cached_tokens", "cost")
-        bound = () if had and "max_loss" not in asked else ("max_loss",)
-        replaced = (*SIZES, "family", *of_kind, *bound)
+        counting = COUNTING if (had ^ asked) & COST_OF_BUDGET.keys() else ()
+        bound = () if had or "max_loss" in asked else ("max_loss", "bound_step")
+        replaced = (*SIZES, "family", *counting, *bound)
         stored = {key: value for key, value in stored.items() if key not in replaced}
     source = f"the config file {file}" if file else "the command line"
     return CompressConfig.from_dict(stored | values, source)

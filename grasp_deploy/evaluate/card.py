@@ -119,17 +119,21 @@ def _measure(
 def _row(
     text: tuple[TextSource, Blocks], dense: Measured, pruned: Measured, plan: Plan
 ) -> dict[str, Any]:
-    """The record of a corpus; overlapping tokens reveal calibration text under any name."""
+    """The record of a corpus; overlapping tokens reveal calibration text under any name.
+
+    Of sequences too short for a fingerprint the name decides.
+    """
     corpus, blocks = text
-    share = None
+    share, seen = None, any(map(corpus.is_same_text, sources_of(plan.provenance)))
     if plan.calibrated is not None:
         share = calibrated_share(blocks.token_ids, plan.calibrated)
+        seen = is_calibrated_on(share)
     of_text = blocks.as_dict()
     return {
         "name": corpus.label,
         "source": display_name(corpus.what),
         "split": corpus.split,
-        "calibrated_on": is_calibrated_on(share),
+        "calibrated_on": seen,
         "calibrated_on_share": share,
         **{key: of_text[key] for key in ("sequences", "sequence_length", "token_ids_sha256")},
         **{key: getattr(dense, key) for key in ("tokens", "dtype")},

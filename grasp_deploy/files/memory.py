@@ -17,7 +17,8 @@ def memory_bytes(*, free: bool = False) -> int:
         path = CONTAINER / name
         with suppress(OSError, ValueError):  # no such file; or "max", no limit
             limit = int(path.read_text(encoding="ascii"))
-            found = min(found, limit - _figures(path.with_name("memory.stat")).get(held, 0) * free)
+            taken = _figures(path.with_name("memory.stat")).get(held, 0) if free else 0
+            found = min(found, limit - taken)
     return found
 
 
