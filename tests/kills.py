@@ -26,6 +26,8 @@ COMMANDS = {  # `grasp` is of all methods the one with every stage
     "compress": f"{COMPRESS} --method grasp --keep 0.6 --recover 4k",
     "family": f"{COMPRESS} --method grasp --keep 0.8,0.6",
     "bound": f"{COMPRESS} --max-loss 9 --set bound-step=0.3",
+    "cut": f"{COMPRESS} --method progressive --keep 0.6",
+    "heal": f"heal {{at}}/cut/out {TEXT} --calibration self=0 --recover 4k --device cpu",
 }
 
 

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ import pytest
 import torch
 
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan
+from grasp_deploy.checkpoint.read.loading import load
 from grasp_deploy.checkpoint.read.validate import read_stored_model
+from grasp_deploy.checkpoint.verify import verify
+from grasp_deploy.checkpoint.verify_answers import greedy_tokens
 from grasp_deploy.checkpoint.verify_files import (
     Difference,
     NotProven,
@@ -107,6 +111,22 @@ def test_a_config_that_was_changed(
     for dense in [base] if needs_base else [base, None]:
         with pytest.raises(Difference, match=f"config.json is not what an export.*its {key}"):
             sidecar_files(folder, dense)
+
+
+def test_an_engine_that_gives_other_tokens_is_found(folder: Path) -> None:
+    given = partial(greedy_tokens, load(folder, device="cpu"))
+
+    def served(directory: Path, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
+        tokens = given(torch.tensor(prompts), new_tokens)
+        tokens[2][5] += wrong
+        return tokens
+
+    wrong = 0
+    *_, last = verify(folder, without_base=True, served=served)
+    assert (last.name, last.outcome) == ("served", "proven")
+    wrong = 1
+    *_, last = verify(folder, without_base=True, served=served)
+    assert last.outcome == "wrong" and "differ first at prompt 2, token 5: reloaded" in last.detail
 
 
 def test_without_the_base_model_what_comes_from_it_is_not_proven(folder: Path) -> None:

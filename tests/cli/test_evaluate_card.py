@@ -12,6 +12,7 @@ import pytest
 from grasp_deploy.checkpoint.card.quality_verdict import quality_verdict
 from grasp_deploy.checkpoint.read.source import file_hashes
 from grasp_deploy.evaluate.models import bench_models
+from grasp_deploy.files.outputs import lock_of, locked
 from tests.cli.command import Ended, assert_refused, compress, document, grasp_deploy
 from tests.evaluate.tasks import task_records
 from tests.tiny import save_tiny
@@ -122,6 +123,14 @@ def test_other_text_of_the_same_name_counts_as_in_a_comparison(
     _, cell = document("evaluate", "compare", demo_model, checkpoint, *data)["cells"]
     assert row["calibrated_on_share"] == cell["calibrated_on_share"] < 0.01
     assert not row["calibrated_on"] and "on calibration.jsonl" in quality["verdict"]["sentence"]
+
+
+def test_a_folder_that_somebody_writes_is_not_measured(
+    pruned: Path, other: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grasp_deploy.evaluate.card.load", lambda *_, **__: pytest.fail("loaded"))
+    with locked(lock_of(pruned.resolve()), pruned):
+        assert_refused(card(pruned, "--data", "other.txt"), "another run is at work on")
 
 
 def test_a_folder_that_is_not_a_whole_checkpoint(

@@ -23,7 +23,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
 
 
 LONG = [("compress", 23), ("family", 15), ("bound", 15)]
-CHAINS = [("compress", 5), *(pytest.param(*chain, marks=pytest.mark.all) for chain in LONG)]
+CHAINS = [
+    ("compress", 5),
+    ("heal", 3),
+    *(pytest.param(*chain, marks=pytest.mark.all) for chain in LONG),
+]
 
 
 @pytest.mark.parametrize(("name", "chain"), CHAINS)
@@ -31,6 +35,8 @@ def test_a_killed_command_goes_on_to_the_same_bits(
     runs: Runs, tmp_path: Path, name: str, chain: int
 ) -> None:
     """A chain of runs, each killed a share of the whole further on, and resumed by the next."""
+    if name == "heal":
+        runs.whole("cut")
     whole, kills = runs.whole(name), 0
     if name == "compress":
         assert load_plan(whole / "plan.grasp").fitted, "columns were solved for"

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from grasp_deploy.compression.frozen_model import FrozenModel, explained_failures
 from grasp_deploy.compression.resume import Workspace
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.tensors import read_tensors, write_tensors
+from grasp_deploy.pruning.objective import LossError
 from tests.pruning.tiny_units import UNITS, frozen, token_ids
 
 Damage = Callable[[dict[str, Tensor], dict[str, Any]], object]
@@ -60,10 +62,15 @@ def test_a_stage_of_another_name_or_run_or_cut_short_is_refused(saved: Workspace
         saved.load("start")
 
 
-def test_a_lack_of_memory_is_no_bug() -> None:
+def test_failures_that_are_no_bugs() -> None:
     run: Any = SimpleNamespace(device=torch.device("cpu"))
-    with pytest.raises(InputError, match="is out of memory"), explained_failures(run):
-        raise torch.OutOfMemoryError("CUDA out of memory")
+    for error, words in (
+        (torch.OutOfMemoryError("CUDA out of memory"), "is out of memory"),
+        (LinAlgError("singular"), r"cannot be solved \(singular\): use more text"),
+        (LossError("the loss is nan"), "the loss is nan"),
+    ):
+        with pytest.raises(InputError, match=words), explained_failures(run):
+            raise error
     with pytest.raises(RuntimeError, match="a bug"), explained_failures(run):
         raise RuntimeError("a bug")
 
