@@ -159,7 +159,7 @@ def building(path: Path) -> Iterator[None]:
             raise
         raise InputError(
             f"{path} cannot be loaded ({type(error).__name__}: {first_line(error)}): check its "
-            f"config.json, or fetch the model again"
+            "config.json, or fetch the model again"
         ) from error
 
 

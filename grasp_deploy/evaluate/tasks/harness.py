@@ -79,6 +79,7 @@ def tried_tasks(settings: TaskSettings) -> dict[str, Loaded]:
 
     lm, tasks = DummyLM(), load_tasks(settings.tasks, settings.task_files)
     lm.max_length, lm.tok_encode = settings.max_tokens, lambda *_, **__: ""  # it has no tokenizer
+    lm.generate_until = lambda requests, **_: ["0"] * len(requests)  # its own takes no blank prompt
     for name, loaded in tasks.items():
         run_task(lm, name, loaded, replace(settings, limit=1))
     return tasks

@@ -151,14 +151,13 @@ def manager(tmp_path_factory: pytest.TempPathFactory) -> Any:
         {"query": prompt, "answer": spelled(prompt) if i % 2 else "no such answer"}
         for i, prompt in enumerate(prompts)
     ]
-    write_task(
-        folder,
-        "spelling",
-        rows,
-        output_type="generate_until",
-        generation_kwargs={"until": ["no end"], "max_gen_toks": 4, "do_sample": False},
-        metric_list=[{**ACCURACY, "metric": "exact_match"}],
-    )
+    written: dict[str, Any] = {
+        "output_type": "generate_until",
+        "generation_kwargs": {"until": ["no end"], "max_gen_toks": 4, "do_sample": False},
+        "metric_list": [{**ACCURACY, "metric": "exact_match"}],
+    }
+    write_task(folder, "spelling", rows, **written)
+    write_task(folder, "blank", [{"query": " ", "answer": "a"}], **written)
     return TaskManager(include_path=folder, include_defaults=False)
 
 
@@ -208,6 +207,8 @@ def test_tasks_are_tried_before_a_model_loads(
     monkeypatch.setattr(harness, "_manager", lambda include_defaults: manager)
     fits = TaskSettings(tasks=("spelling", "both", "few"), max_tokens=5, num_fewshot=2)
     assert list(tried_tasks(fits)) == ["spelling", "both", "few"]
+    blank = replace(fits, tasks=("blank",), num_fewshot=None)
+    assert list(tried_tasks(blank)) == ["blank"], "as a prompt may be"
     with pytest.raises(InputError, match=r"spelling cannot run .* need 5 tokens or more, .* 4 at"):
         tried_tasks(replace(fits, max_tokens=4))
     with pytest.raises(InputError, match=r"task both cannot run \(ValueError: .*--num-fewshot or"):
