@@ -59,7 +59,8 @@ def test_a_key_in_the_environment_is_sent(
     keys: set[str | None] = set()
     with answering(lambda _: (200, kind, models), keys) as url:
         given = [url] if client == "complete.sh" else ["--base-url", url]
-        run(str(CLIENTS / client), *given)
+        with_python = [] if client == "complete.sh" else [sys.executable]
+        run(*with_python, str(CLIENTS / client), *given)
     assert keys == {f"Bearer {key}" if key else "Bearer none" if client == "stream.py" else None}
 
 
