@@ -4,8 +4,6 @@
         --evaluate code-heldout.txt
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from pathlib import Path

@@ -10,8 +10,6 @@ record again with `python -m benchmarks.report`.
         --max-loss 0.1,0.3
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence

@@ -11,8 +11,6 @@ which give the same logits as the cut one. Draw the record again with `python -m
         --evaluate 'c4=../shared/data/c4/c4_sample.jsonl@train[900:]'
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager

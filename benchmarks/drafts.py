@@ -8,8 +8,6 @@ the first token and `c` of the dense model's time for the draft, (1 - a^(K+1)) /
     python -m benchmarks.drafts --model build/models/smollm2-135m --draft smaller --data c4
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -7,8 +7,6 @@ and cut to the same cost by each way. The loss is that of the other text. Nothin
         --heldout ../shared/data/tinystories/heldout.txt --steps 400
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, replace

@@ -6,8 +6,6 @@ another's, as `smaller-fp8` does from `smaller`, is that model in another scheme
     python -m benchmarks.frontier compare.json tasks-*.json --tokens 16384 --png frontier.png
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple

@@ -5,8 +5,6 @@
         --context 512
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

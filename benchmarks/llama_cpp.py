@@ -6,8 +6,6 @@ transformers says in float32: they tell whether a file holds the same model, not
     python -m benchmarks.llama_cpp --model build/models/smollm2-135m --model smaller
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Sequence

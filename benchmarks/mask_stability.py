@@ -8,8 +8,6 @@ sequences in the same order. Draw the record again with `python -m benchmarks.re
         --calibration ../shared/data/c4/c4_sample.jsonl --calibration-split 'train[:900]'
 """
 
-from __future__ import annotations
-
 import itertools
 import statistics
 from collections.abc import Sequence

@@ -7,8 +7,6 @@ text, and the cut in rounds. Beside them the projection alone, which each step o
     python -m benchmarks.pipeline --config benchmarks/configs/qwen3-0.6b.json --device cuda
 """
 
-from __future__ import annotations
-
 import argparse
 import resource
 import shutil

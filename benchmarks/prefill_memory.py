@@ -8,8 +8,6 @@ where it states that. The paper's peaks stand beside the measured ones.
     python -m benchmarks.prefill_memory --predict-only
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path

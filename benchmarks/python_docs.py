@@ -10,8 +10,6 @@ in `.jsonl` has a row for each topic or module. Another release of Python has ot
 record is compared by the hash of its tokens.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import sysconfig

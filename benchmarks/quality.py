@@ -11,8 +11,6 @@ same options, if it is named with --known. Draw records with `python -m benchmar
         --evaluate 'c4=../shared/data/c4/c4_sample.jsonl@train[900:]' --seeds 0,1,2
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 from collections.abc import Sequence

@@ -14,8 +14,6 @@ original weights.
 Both are the Instruct models. The second has its head apart from its embeddings, as in its file.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

@@ -9,8 +9,6 @@ the same settings is continued. Runs of one process share what the dense model w
     python -m benchmarks.recovery_curve draw curve.json --png curve.png
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import math

@@ -7,8 +7,6 @@ of one large product on this machine; attention and all that is no product come 
     python -m benchmarks.recovery_step --config benchmarks/configs/llama-1b.json --device cuda
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -6,8 +6,6 @@ ones at its place, beside those of the first model; bytes on the disk; tokens of
     python -m benchmarks.served smaller smaller-fp8 --data c4
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from math import exp

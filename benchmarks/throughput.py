@@ -11,8 +11,6 @@ of the same budget and random weights; or with --shapes the layers of the models
         --engine transformers --batch 1,2,4,8,16,32,64
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace

@@ -8,8 +8,6 @@ All weights are random, so a config.json is enough.
     python -m benchmarks.time_budget --config benchmarks/configs/llama-2-7b.json --batch 1,16
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

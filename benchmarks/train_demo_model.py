@@ -6,8 +6,6 @@ Writes `grasp_deploy/demo/model/` in one rename: tokenizer, bf16 weights and a m
 the perplexity measured on those very weights. Two processor cores are enough.
 """
 
-from __future__ import annotations
-
 import math
 import platform
 import random

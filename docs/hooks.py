@@ -4,8 +4,6 @@ Pages in `docs/` link to the rest of the repository as `../benchmarks/LOG.md`, w
 the repository is browsed. In the site those files lie beside the pages of `docs/`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 python examples/export_again.py DIR OUTPUT
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path

@@ -3,8 +3,6 @@
 python examples/generate.py DIR [PROMPT]
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

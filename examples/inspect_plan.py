@@ -3,8 +3,6 @@
 python examples/inspect_plan.py DIR
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

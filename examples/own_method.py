@@ -3,8 +3,6 @@
 python examples/own_method.py OUTPUT
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path

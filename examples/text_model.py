@@ -5,8 +5,6 @@
 The vision tower is left out. Vocabulary and weights of the language model stay as they are.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

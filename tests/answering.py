@@ -1,7 +1,5 @@
 """A small server of our own on this machine, and a question to any server on it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

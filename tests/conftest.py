@@ -1,7 +1,5 @@
 """Shared by all tests: the embedded model, a checkpoint of it, and a server of that."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -5,8 +5,6 @@ renames, removals). It kills itself before the event with a given number, the sa
 machine.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Another release of vLLM than the installed one, or none, as far as the package can tell."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Commands on a tiny model that tests kill, and what tells two checkpoints apart."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every command of the README runs, with the hub's model and corpus replaced by local ones."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Linear layers with the units whose rows or columns they hold, and sums over these."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 

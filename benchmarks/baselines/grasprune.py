@@ -4,8 +4,6 @@ Gates learn from equal scores, on the budget at every step, for four epochs at a
 last mask stays. Scores are keep probabilities, by which the paper ranks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

@@ -13,8 +13,6 @@ Moments are those of every column over any text. Batches are merged one by one (
 so nothing grows with the number of tokens and no large sums are subtracted from each other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

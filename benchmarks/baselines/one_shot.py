@@ -3,8 +3,6 @@
 Losses and sums over a unit's parts are divided by costs: so a channel and a KV group compare.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

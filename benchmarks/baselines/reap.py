@@ -4,8 +4,6 @@ The mean, over the tokens that take the expert, of its weight times the norm of 
 paper ranks the experts of a layer, and removes as many of each layer.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -12,8 +12,6 @@ more than rounding down has saved. So the prefix that fits ends there, and every
 quota give or take a unit. Where a layer keeps multiples, the same holds of chunks.
 """
 
-from __future__ import annotations
-
 import numpy
 import torch
 from torch import Tensor, nn

@@ -16,8 +16,6 @@ tokens. (Molchanov et al. 2019, who gate filters, average the squares instead.) 
 pass gradients on: a batch costs as much as a step of learning.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

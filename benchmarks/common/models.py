@@ -1,7 +1,5 @@
 """The models of a study: a dense one, and its pruned forms at several budgets."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import sys

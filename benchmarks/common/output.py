@@ -1,7 +1,5 @@
 """Start and end of every study: its options, its record, and one line if it is stopped."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """One model compressed in several ways, each measured on text that none was calibrated on."""
 
-from __future__ import annotations
-
 import argparse
 import math
 import statistics
@@ -9,7 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from transformers import PreTrainedModel
@@ -48,7 +46,7 @@ class Variant:
     text: int = 1  # times as many sequences as the study's
     bias: bool = False  # what removed columns add on average stands in for them, as in FLAP
 
-    def in_brief(self) -> Variant:
+    def in_brief(self) -> Self:
         """The variant in seconds, as far as the study's settings do not shorten it."""
         options = {**self.options}
         if "recover" in options:

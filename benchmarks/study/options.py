@@ -1,7 +1,5 @@
 """The options that all studies of quality share."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path

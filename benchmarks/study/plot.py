@@ -1,7 +1,5 @@
 """Figures of a study: the loss by budget, and what the best variants keep."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The typed record of a study of quality, checked once when it is read."""
 
-from __future__ import annotations
-
 from pathlib import Path, PurePath
 from typing import Annotated, Any
 

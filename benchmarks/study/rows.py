@@ -1,7 +1,5 @@
 """Rows that an earlier run of a study, or another study, has measured already."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

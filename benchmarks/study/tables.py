@@ -1,7 +1,5 @@
 """Rich tables of a study: what each way of compressing loses on text and tasks, keeps, costs."""
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence

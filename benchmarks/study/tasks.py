@@ -1,7 +1,5 @@
 """Accuracies of a study's models on tasks, by the package's own bench of tasks."""
 
-from __future__ import annotations
-
 import argparse
 from importlib.metadata import version
 from pathlib import Path

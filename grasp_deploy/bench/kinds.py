@@ -1,7 +1,5 @@
 """The kinds of records that the product writes, and how a report draws each."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType

@@ -1,7 +1,5 @@
 """`bench kv`: tokens and sequences that a memory holds beside the weights."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace

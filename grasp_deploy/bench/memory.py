@@ -1,7 +1,5 @@
 """`bench memory`: memory of one prefill, predicted from config.json and measured on a GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -6,8 +6,6 @@ make and drop them. Not counted: scratch memory inside kernels (a BLAS workspace
 allocator holds back. On a GPU the measured figures are the caching allocator's own.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import chain
 

@@ -1,7 +1,5 @@
 """What all benches share: the checks before a measurement, and the parts of a record."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from typing import Annotated, Any, Generic, Self, TypeVar
 

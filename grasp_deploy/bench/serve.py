@@ -5,8 +5,6 @@ server with the same flags, started for it alone. Each repetition starts all ser
 opposite order.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import tempfile

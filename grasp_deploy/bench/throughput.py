@@ -4,8 +4,6 @@ Each model has an engine in a child process of its own, and all stay alive. Ever
 in rounds, with a turn for every model (A B, B A, A B, ...): drifts of the machine slow all alike.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack

@@ -9,8 +9,6 @@ only. Its loop has a KV cache that was allocated before, as a server's is: trans
 cache copies all of it at each step, and its static one attends to positions that are still empty.
 """
 
-from __future__ import annotations
-
 import random
 import statistics
 import time

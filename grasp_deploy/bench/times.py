@@ -4,8 +4,6 @@ Three models with random weights take turns: the dense one, one with about half 
 in every layer, and one with about half of the KV groups.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import statistics

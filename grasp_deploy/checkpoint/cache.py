@@ -1,7 +1,5 @@
 """Decoding token by token: a preallocated KV cache, and attention over it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from inspect import signature

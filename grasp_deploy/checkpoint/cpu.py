@@ -1,7 +1,5 @@
 """What the processor of this machine can do, asked and measured."""
 
-from __future__ import annotations
-
 import platform
 from functools import cache, partial
 from timeit import repeat

@@ -4,8 +4,6 @@ What `vllm serve` does with a GPU: of `memory x utilization` it takes the weight
 of its largest step and what CUDA and its graphs need. The rest is the KV cache, in whole blocks.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from fractions import Fraction

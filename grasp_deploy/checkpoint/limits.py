@@ -1,7 +1,5 @@
 """The installed vLLM, and its limits on models of a shape: workers, heads, blocks of cache."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from dataclasses import replace

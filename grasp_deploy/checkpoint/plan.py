@@ -6,8 +6,6 @@ It may hold `calibrated` `(w,)` int64 too, a fingerprint of the text of calibrat
 (`data.overlap`), and `witness` `(n, T)` int64, the tokens that the checkpoint's loss is stated on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path

@@ -16,8 +16,6 @@ files beside the weights that another release wrote. A checkpoint that is proven
 plan says, given the base model, and no proof of who made it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Logits and greedy tokens of models on the prompts of a verification, and their comparison."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

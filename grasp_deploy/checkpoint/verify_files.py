@@ -1,7 +1,5 @@
 """Checks of a checkpoint's files by `verify`, without loading a model."""
 
-from __future__ import annotations
-
 from filecmp import cmp
 from itertools import zip_longest
 from pathlib import Path

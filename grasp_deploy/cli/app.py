@@ -1,7 +1,5 @@
 """The commands of `grasp-deploy`, and its entry point."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """`bench`: memory and speed, models side by side."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Commands on a checkpoint that is there, such as `inspect`, `verify` and `serve`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any, Literal
 

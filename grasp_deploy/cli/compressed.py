@@ -1,7 +1,5 @@
 """What the commands that compress print of their results."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The output streams of the command line, and the end of its exceptions."""
 
-from __future__ import annotations
-
 import errno
 import inspect
 import json

@@ -1,7 +1,5 @@
 """Commands that end at a server: `fit`, for a GPU's memory, and `up`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import asdict

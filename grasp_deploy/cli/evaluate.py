@@ -1,7 +1,5 @@
 """`evaluate`: losses of models on the same texts, accuracy on tasks, and the quality card."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from functools import partial

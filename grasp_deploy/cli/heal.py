@@ -1,7 +1,5 @@
 """The command `heal`: recovery of a checkpoint that is there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """Options that commands share, those made of a settings dataclass, and those of a compression."""
 
-from __future__ import annotations
-
 import difflib
 import inspect
 import typing

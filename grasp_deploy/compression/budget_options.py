@@ -1,7 +1,5 @@
 """From the options of a budget to the costs of all units and the limit on their sum."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """The whole method, top-down: a model and a budget in, a smaller dense checkpoint out."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from pathlib import Path

@@ -3,8 +3,6 @@
 Nothing is loaded but config.json.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, replace
 from itertools import pairwise

@@ -4,8 +4,6 @@ Its weights lie on its device, or in the CPU's memory. They never take a gradien
 the output columns that are refitted, change.
 """
 
-from __future__ import annotations
-
 import gc
 import logging
 import math

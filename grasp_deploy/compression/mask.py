@@ -1,7 +1,5 @@
 """Choice of the mask among candidates with refitted output columns, and the scales of its units."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterator

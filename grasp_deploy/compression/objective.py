@@ -1,7 +1,5 @@
 """What gates and scales lower: the divergence from the dense model's predictions, or the loss."""
 
-from __future__ import annotations
-
 import math
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """A function of the user's own: a cost or a method, named package.module:function."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Callable, Iterator

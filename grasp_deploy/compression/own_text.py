@@ -4,8 +4,6 @@ Calibration text that never exercises a part of what a model knows lets that par
 Tokens drawn from the model's own distribution exercise all of it, and need no data.
 """
 
-from __future__ import annotations
-
 import ctypes
 import time
 from collections.abc import Callable, Iterator

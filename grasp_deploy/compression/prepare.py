@@ -1,7 +1,5 @@
 """A checked compression: everything that can be refused is refused before weights load."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -5,8 +5,6 @@ divided by rows, as FSDP2 does it, so that no process ever holds the model whole
 every function returns what it was given.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path

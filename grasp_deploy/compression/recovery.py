@@ -4,8 +4,6 @@ It runs after the scales and before the checkpoint is written. Of all weights th
 from the dense model on any kind of held-out text, those that came nearest are kept.
 """
 
-from __future__ import annotations
-
 import gc
 import logging
 import math

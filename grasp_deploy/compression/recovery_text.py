@@ -1,7 +1,5 @@
 """The text that a recovery reads: that of the calibration, and more of it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The result of a compression: its plan's provenance, and the record that the command prints."""
 
-from __future__ import annotations
-
 import resource
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,11 +1,9 @@
 """Where a run writes, what it may replace or continue, and where the next one starts from."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor
 
@@ -32,7 +30,7 @@ class RunOptions:
         """The output whose unfinished run is to go on; None without `resume`."""
         return self.output if self.resume else None
 
-    def into(self, folder: Path, **changes: Any) -> RunOptions:
+    def into(self, folder: Path, **changes: Any) -> Self:
         """The options for one run of several, into `folder`, which its rows of progress name."""
 
         def follow(row: dict[str, Any]) -> None:

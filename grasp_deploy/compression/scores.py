@@ -3,8 +3,6 @@
 First scores decide the mask by themselves, or are what gates are learnt from.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Iterator

@@ -1,9 +1,8 @@
 """Calibration text: what is learnt from, what is held out, and what the latter shows of weights."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -97,7 +96,7 @@ class Heldout:
         """The mean over kinds of text, each by its own mean."""
         return fmean(self._by_kind().values())
 
-    def is_better(self, first: Heldout, best: Heldout) -> bool:
+    def is_better(self, first: Self, best: Self) -> bool:
         """True if it is nearer to the dense model than the best, and no kind further than first.
 
         The text's own loss does not count: it falls where prompts and templates are learnt by

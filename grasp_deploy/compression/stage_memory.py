@@ -3,8 +3,6 @@
 Kernels' workspaces, and what an allocator loses between tensors, are not counted.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cached_property
 

@@ -1,7 +1,5 @@
 """The stages of a run, each computed once, saved, timed and reported, and the passes of each."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterable

@@ -4,8 +4,6 @@ It serves to measure size and speed where the weights are not at hand: a bench f
 random weights. The text that such a model writes is noise.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -5,8 +5,6 @@
 `fixed` is what no pruning saves: embeddings, norms, the head, and the engine's own work.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

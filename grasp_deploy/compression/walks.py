@@ -4,8 +4,6 @@ What a larger budget has removed never comes back. Budgets tried for a bound are
 the prunable cost apart. Bisection finds the smallest that holds the bound.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from contextlib import suppress

@@ -1,11 +1,9 @@
 """The checked configuration of a compression, and its JSON."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 from grasp_deploy.config.compress_options import CompressOptions
 from grasp_deploy.config.option import field_problems, flag
@@ -51,7 +49,7 @@ class CompressConfig(CompressOptions):
         return json.dumps(self.as_dict(), indent=2) + "\n"
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any], source: str) -> CompressConfig:
+    def from_dict(cls, values: dict[str, Any], source: str) -> Self:
         """A config from parsed JSON; InputError names `source` and an unknown or missing key."""
         unknown = sorted(values.keys() - cls.__dataclass_fields__)
         if unknown:

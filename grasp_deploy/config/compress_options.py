@@ -1,7 +1,5 @@
 """The options of a compression: every name, type, bound, default and help text."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from functools import partial

@@ -1,7 +1,5 @@
 """Options: fields of settings dataclasses with their help, spelling and bounds."""
 
-from __future__ import annotations
-
 import dataclasses
 import types
 import typing

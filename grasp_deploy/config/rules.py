@@ -1,7 +1,5 @@
 """Rules across the options of a compression that need no model: one line for each problem."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 

@@ -9,8 +9,6 @@ the same words stand elsewhere in it.
                       |---w---|  …                looked up: the hash at every place
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy

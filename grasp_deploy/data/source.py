@@ -10,13 +10,12 @@
 A path that exists as written is taken whole, even if it holds `=` or `@`.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 from grasp_deploy.config.compress_config import OWN
 from grasp_deploy.config.option import LARGEST_NUMBER
@@ -48,7 +47,7 @@ class TextSource:
         return self.what.partition(":")[0] == OWN
 
     @property
-    def prompts(self) -> TextSource | None:
+    def prompts(self) -> Self | None:
         """The prompts that the model's own text answers, if any are named."""
         what = self.what.partition(":")[2]
         return replace(self, what=what) if self.is_own and what else None

@@ -1,7 +1,5 @@
 """The demo: from a dense model to an answer over HTTP, without a download."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 import urllib.request

@@ -4,8 +4,6 @@ The memory of a child is freed with it. Requests and answers have a connection o
 vLLM prints to stdout.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

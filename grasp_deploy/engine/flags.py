@@ -1,7 +1,5 @@
 """Read those flags for vLLM's server on which our checks depend."""
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """vLLM's engine in a child process: greedy tokens, and the capacity of its KV cache."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Check a checkpoint, then serve it: build the command that starts vLLM's server, and run it."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shlex

@@ -1,7 +1,5 @@
 """The installed vLLM, and the environment and modules to start it with."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

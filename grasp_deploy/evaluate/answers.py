@@ -1,7 +1,5 @@
 """A few prompts that models answer side by side: the quickest look at what was lost."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """The quality card: measure both models, judge, and update the checkpoint's model card."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Models on the same texts: what each loses above the first, and how far it lies from it."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace

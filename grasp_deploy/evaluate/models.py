@@ -1,7 +1,5 @@
 """The models under comparison, resolved and checked before anything is measured."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections import Counter

@@ -1,7 +1,5 @@
 """The options of `evaluate compare`, `evaluate card` and `evaluate tasks`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal

@@ -1,7 +1,5 @@
 """The texts that models are measured on."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

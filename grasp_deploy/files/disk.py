@@ -1,7 +1,5 @@
 """Regular files: read with a bound, replaced in one move and flushed to the disk."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import hashlib

@@ -1,7 +1,5 @@
 """JSON files: parsed, checked against a type, and written in one move."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """The memory of this machine, or of the container in it."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Claiming an output, and writing a folder so that it appears whole or not at all."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import logging

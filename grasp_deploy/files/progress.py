@@ -1,7 +1,5 @@
 """The callback by which long work reports how far it has come."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import count
 from typing import Any

@@ -3,8 +3,6 @@
 Tables, figures, pages and verdicts are drawn from records, so they can be redrawn at any time.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import math

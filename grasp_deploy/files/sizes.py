@@ -1,7 +1,5 @@
 """Sizes in bytes as people write them."""
 
-from __future__ import annotations
-
 import math
 import re
 

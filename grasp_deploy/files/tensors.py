@@ -5,8 +5,6 @@ read. The format is simple: the length of a JSON header, the header with each te
 and offsets, then the bytes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,7 +1,5 @@
 """Fit a model into a GPU's memory: the prediction, and the figures of a running vLLM."""
 
-from __future__ import annotations
-
 import math
 import shlex
 from dataclasses import asdict, dataclass

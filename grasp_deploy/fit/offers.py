@@ -1,7 +1,5 @@
 """The memory of a deployment as it is, and of the ways to make it smaller, side by side."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The rich tables of `fit`: the offers, and predicted beside measured."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from rich.table import Table

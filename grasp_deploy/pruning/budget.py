@@ -1,7 +1,5 @@
 """The budget: costs, limit and multiples that every mask meets (section 3.3)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property

@@ -23,8 +23,6 @@ OSSCAR, SlimGPT and Olica reconstruct in this way; the paper leaves it out as or
 grows with the text but two hidden states for each token, or three with norms behind.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType

@@ -5,8 +5,6 @@ ever cut. What learns is in float32, whatever the dtype that its products are ta
 `training`, all state can be saved: a run may stop after any step and continue bit for bit.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any, NamedTuple
 

@@ -4,8 +4,6 @@ A router gives each token the `k` experts of its largest logits. Where experts a
 chooses among those that are left, as the router of the cut model does.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

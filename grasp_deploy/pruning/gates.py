@@ -6,8 +6,6 @@ linear layers, so no attention or MLP forward is rewritten. Experts are gated wh
 chooses among them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any

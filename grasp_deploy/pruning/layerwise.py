@@ -12,8 +12,6 @@ Hidden states of all batches go through a layer before the next layer starts. Wh
 a layer may therefore be large: it is needed for one layer at a time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple

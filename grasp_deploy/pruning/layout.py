@@ -11,8 +11,6 @@ LLM-Pruner calls them coupled structures (Ma et al. 2023, section 3.1). A row ta
 The biases of down_proj and o_proj and the q/k norms always stay.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass

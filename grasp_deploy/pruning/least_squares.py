@@ -5,8 +5,6 @@ GPUs 64 times as fast. They are added up in float64. So the error of a sum does 
 text: it stays far below the ridge, also for inputs a thousand times as large as the others.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -3,8 +3,6 @@
 A file of its own: names are read where torch is not imported, since that takes a second.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

@@ -1,7 +1,5 @@
 """The next-token loss of a text, and means of a loss over rows of it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

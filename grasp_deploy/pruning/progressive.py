@@ -5,8 +5,6 @@ and the kept columns have made up for them, it is another model. So the budget f
 in even steps, and each round scores the units that are left on the present model.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -6,8 +6,6 @@ layer is cut into chunks of `a`. A chunk counts with its mean `p` and its summed
 prefix rule runs over chunks. With multiples of 1 a chunk is a unit, and the rule is the paper's.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

@@ -1,10 +1,9 @@
 """Calibration sequences, and the schedule by which a stage of learning walks over them."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -32,7 +31,7 @@ class CalibrationBlocks:
     @classmethod
     def split(
         cls, sequences: Tensor, heldout_share: float = 1 / 16, *, apart: bool = False
-    ) -> CalibrationBlocks:
+    ) -> Self:
         """Hold out a share of `(n, T)` sequences; at least one of two or more.
 
         They are spread evenly, among sequences of the same documents; or with `apart` all at the

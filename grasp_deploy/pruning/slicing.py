@@ -1,7 +1,5 @@
 """Cutting removed units out of weights and folding scales in: tensors to tensors (section 3.5)."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

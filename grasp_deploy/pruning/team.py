@@ -4,8 +4,6 @@ The maths asks its team which rows to read, and to add up what was found. A team
 processes is made elsewhere, as a subclass.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 

@@ -6,8 +6,6 @@ record per step and leaves drawing and writing to its caller. All that it keeps 
 `LearningState`, so a run may stop after any step and continue from a saved state bit for bit.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator

@@ -9,12 +9,11 @@ are a *segment*: segment `2i` holds layer i's FFN channels, segment `2i + 1` its
 layer has experts, those stand in the place of its FFN channels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -28,7 +27,7 @@ class UnitTable:
     experts_per_token: int = 0  # so many experts each layer keeps; 0: FFN channels
 
     @classmethod
-    def of_layers(cls, layers: Sequence[tuple[int, int]], experts_per_token: int = 0) -> UnitTable:
+    def of_layers(cls, layers: Sequence[tuple[int, int]], experts_per_token: int = 0) -> Self:
         """From `(FFN channels or experts, KV groups)` pairs, one a layer."""
         return cls(tuple(size for pair in layers for size in pair), experts_per_token)
 

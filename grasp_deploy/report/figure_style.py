@@ -3,8 +3,6 @@
 A figure is drawn once, in light colours on white. A dark page inverts it with a CSS filter.
 """
 
-from __future__ import annotations
-
 import io
 import textwrap
 from collections.abc import Sequence

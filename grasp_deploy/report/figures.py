@@ -1,7 +1,5 @@
 """The figures of sections: their own, and once for the same models what each layer keeps."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 It needs no network and no scripts, follows the reader's light or dark setting, and fits a phone.
 """
 
-from __future__ import annotations
-
 from base64 import b64encode
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Progress on the error stream: loss, kept shares and time left, as bars or as lines of a log."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterator, Mapping

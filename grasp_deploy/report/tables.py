@@ -1,7 +1,5 @@
 """Rich tables of results, drawn from plain records."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ Losses of neighbouring tokens are alike, so tokens are not independent samples; 
 are. The error is that of a mean over sequences.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from statistics import stdev, variance

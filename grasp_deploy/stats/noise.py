@@ -12,8 +12,6 @@ A difference is claimed if its interval excludes 1 and it is at least 2 %. Two r
 to nothing of noise, so nothing is claimed of fewer than three.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Figures of verdicts in words."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 

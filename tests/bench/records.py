@@ -1,7 +1,5 @@
 """Records as the benches write them, with made-up figures of a realistic size: test data only."""
 
-from __future__ import annotations
-
 import io
 import math
 import random

@@ -1,7 +1,5 @@
 """Figures of benches: what they draw is what the records say, and no label is cut."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

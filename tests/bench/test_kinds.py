@@ -1,7 +1,5 @@
 """Records on their way to a report: whole ones are drawn, damaged ones are refused in one line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`bench serve`: every model under the same loads, from vLLM's own load generator."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace

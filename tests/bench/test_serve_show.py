@@ -1,7 +1,5 @@
 """Verdicts over load on the live server, and their table."""
 
-from __future__ import annotations
-
 import pytest
 
 from grasp_deploy.bench.serve_show import headlines, tables

@@ -1,7 +1,5 @@
 """`bench throughput`: rounds in which every model has its turn, and one record of them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Batches of random prompts: tokens as of generate(), and times that say what they claim."""
 
-from __future__ import annotations
-
 from typing import Any
 from weakref import ref
 

@@ -1,7 +1,5 @@
 """Verdicts over throughput and their tables; the ideal, against bytes and operations by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

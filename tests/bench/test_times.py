@@ -1,7 +1,5 @@
 """The times of a budget in time: measured once, kept in a cache, and those of a resumed run."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Studies as tests run them: in this process."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One tiny model and short texts for all studies."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Pruned models that a study finds in its work folder are those that it asks for."""
 
-from __future__ import annotations
-
 import argparse
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Studies of quality: what they measure, what they continue, and what they refuse."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys

@@ -1,7 +1,5 @@
 """A real model is put together from packages, and nothing else than the known file is taken."""
 
-from __future__ import annotations
-
 import hashlib
 import zipfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`benchmarks.report`: studies drawn beside records of benches."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

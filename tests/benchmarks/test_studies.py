@@ -1,7 +1,5 @@
 """Each other study runs, in seconds and with figures of no use, and writes its record."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import shutil

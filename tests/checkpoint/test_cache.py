@@ -1,7 +1,5 @@
 """Attention from one token: the logits of the whole text, whatever the heads and the window."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

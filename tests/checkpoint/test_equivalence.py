@@ -3,8 +3,6 @@
 The last link, served by vLLM, is in tests/vllm_plugin and tests/engine/test_served.py.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

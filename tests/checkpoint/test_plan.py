@@ -1,7 +1,5 @@
 """Plans load where their record is whole, and are refused where one leaf is damaged."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What `verify` tells of the files beside the weights, whatever the manifest says of them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Run `grasp-deploy` as a user does: in this process for speed, or as a process of its own."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A tiny model, text to calibrate on, a pruned checkpoint and a folder to work in."""
 
-from __future__ import annotations
-
 import shutil
 from contextlib import chdir
 from pathlib import Path

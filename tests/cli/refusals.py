@@ -1,7 +1,5 @@
 """What the command line refuses: words before the options, options, and the culprit to be named."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

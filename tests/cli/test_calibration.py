@@ -1,7 +1,5 @@
 """Calibration text of several sources and of chats, and evaluating on it again."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`compress`: its JSON, and the config that repeats a run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

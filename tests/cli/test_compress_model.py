@@ -1,7 +1,5 @@
 """Models and devices that `compress` cannot use: one line, nothing written."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

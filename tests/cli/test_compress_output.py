@@ -1,7 +1,5 @@
 """Outputs and unfinished runs that stand in the way of `compress`: one line, nothing changed."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import resource

@@ -1,7 +1,5 @@
 """Every way in which the process of a command ends: its exit code, its streams, what it leaves."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Iterator

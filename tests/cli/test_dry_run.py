@@ -1,7 +1,5 @@
 """`compress --dry-run`: from config.json alone, whether it fits or not."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

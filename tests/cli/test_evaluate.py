@@ -1,7 +1,5 @@
 """`evaluate compare` and `evaluate tasks`: figures, a record that others read, bad input."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import statistics

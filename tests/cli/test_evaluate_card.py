@@ -1,7 +1,5 @@
 """`evaluate card`: from the command to the model card, and one line for bad input."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,7 +1,5 @@
 """`export`: the same weights from a plan, and no others."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Several budgets on the command line: documents, tables, and what lies in their place."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.cli.command import (

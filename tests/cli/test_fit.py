@@ -1,7 +1,5 @@
 """`fit`: sizes of a deployment without weights, and a model that is pruned until it fits."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Help is instant and complete, and importing the package costs nothing."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

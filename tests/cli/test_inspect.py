@@ -1,7 +1,5 @@
 """`inspect`: sizes as they lie on the disk."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Options made from dataclasses: defaults, lists, sizes, `--set`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any

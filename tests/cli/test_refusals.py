@@ -1,7 +1,5 @@
 """Every refusal: exit code 2, one line that names the culprit, and no file changed."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

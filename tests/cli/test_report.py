@@ -1,7 +1,5 @@
 """`report`: tables and verdicts of any record, all files or none, one line for bad input."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`serve` and `up`: what they refuse before anything starts, and what counts as done."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`verify`: the chain from files to logits holds, and names its first broken link."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

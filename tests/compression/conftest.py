@@ -1,7 +1,5 @@
 """A tiny model, text of its own, and the options of a compression of seconds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

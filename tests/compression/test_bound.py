@@ -1,7 +1,5 @@
 """A bound on the loss: the last step within it stays, and a run goes on after a kill."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """From the options of a budget to costs and a limit, and what the user is told if none fits."""
 
-from __future__ import annotations
-
 import math
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Experts under the budget: a whole compression, and what is refused in one line."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A family: masks within masks, budgets that hold, and runs that go on after a kill."""
 
-from __future__ import annotations
-
 import shutil
 from itertools import pairwise
 from pathlib import Path

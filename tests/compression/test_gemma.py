@@ -1,7 +1,5 @@
 """A model with norms behind its branches and windows in some layers, through a compression."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

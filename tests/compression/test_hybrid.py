@@ -1,7 +1,5 @@
 """A model with linear attention in some layers, as it lies in one that also sees."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Killed at any file operation: learning goes on to the same bits, exports are all or nothing."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

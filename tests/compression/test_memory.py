@@ -1,7 +1,5 @@
 """Predicted memory and passes by hand for one shape, and what happens where memory runs out."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

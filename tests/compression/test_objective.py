@@ -1,7 +1,5 @@
 """What gates and scales learn in a compression: the dense model's predictions, or the text."""
 
-from __future__ import annotations
-
 import gc
 from dataclasses import replace
 from pathlib import Path

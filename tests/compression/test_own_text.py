@@ -1,7 +1,5 @@
 """Text that the model writes itself: drawn as it should be, and the same after a kill."""
 
-from __future__ import annotations
-
 from itertools import cycle
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Several processes share a compression: the results are those of one process."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal

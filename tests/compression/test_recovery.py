@@ -1,7 +1,5 @@
 """Recovery: a pruned model comes nearer to its dense one, and is a checkpoint like any other."""
 
-from __future__ import annotations
-
 import logging
 import re
 import shutil

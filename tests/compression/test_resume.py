@@ -1,7 +1,5 @@
 """What a run saved is what it reads again, or it is refused in one line."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path

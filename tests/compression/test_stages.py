@@ -1,7 +1,5 @@
 """Methods and compensation through a whole compression."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Iterator

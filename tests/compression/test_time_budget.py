@@ -1,7 +1,5 @@
 """A budget in time: its limit and prices, what is refused, and that every mask holds it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The config: one option at a time, all problems together, and its JSON form."""
 
-from __future__ import annotations
-
 import json
 from contextlib import nullcontext
 from dataclasses import replace

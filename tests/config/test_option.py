@@ -1,7 +1,5 @@
 """Option fields: their spelling, their bounds in words, and lists of numbers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

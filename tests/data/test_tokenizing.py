@@ -1,7 +1,5 @@
 """The first tokens of a long text are those of one call; and failures are one line."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a CPU cannot show: every stage on an NVIDIA GPU, against the same run on the CPU."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Every example runs on the embedded model, without a network."""
 
-from __future__ import annotations
-
 import runpy
 import sys
 from collections.abc import Callable

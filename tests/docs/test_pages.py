@@ -1,7 +1,5 @@
 """The documentation names only commands, options, modules and files that exist, and it builds."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

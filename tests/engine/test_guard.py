@@ -1,7 +1,5 @@
 """What a guard makes of signals, and what is left of a command whose own end nobody could see."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """vLLM's engine in a child: the last link of `verify`, and what it does not run."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """vLLM serves the model that transformers evaluates, whatever lies beside its weights."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What models say to the prompts: by the chat template, or without one that refuses."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The default texts of a card, and which texts a checkpoint was calibrated or healed on."""
 
-from __future__ import annotations
-
 import pytest
 
 from grasp_deploy.checkpoint.plan import sources_of

@@ -1,7 +1,5 @@
 """Records of comparisons: the texts that count, and those of a former command."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

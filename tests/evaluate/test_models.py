@@ -1,7 +1,5 @@
 """Names of models side by side."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Losses side by side: the frontier, and figures against size."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from statistics import fmean

@@ -1,7 +1,5 @@
 """Reading, replacing and naming files: whole or not at all, and one line where it cannot be."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

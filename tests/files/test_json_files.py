@@ -1,7 +1,5 @@
 """JSON files: errors in one line with file, key, reason and remedy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

@@ -1,7 +1,5 @@
 """The memory of a machine and of a container in it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

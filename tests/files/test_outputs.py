@@ -1,7 +1,5 @@
 """Replacing a folder: killed at any place, a whole one has the name or gets it back."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

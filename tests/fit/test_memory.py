@@ -1,7 +1,5 @@
 """What a deployment is predicted to hold, where no vLLM says it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What deployments of known models take, each figure derived by hand, and the ways to shrink it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -3,8 +3,6 @@
 A run ends well in exit code 0 with a checkpoint that verifies, or in exit code 2 with one line.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import os

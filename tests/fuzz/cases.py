@@ -1,7 +1,5 @@
 """The classes of damage: what each changes in the world, and which commands then meet it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Damage to files: changes of JSON values, bytes, tensors, archives of them, and kinds of files."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator

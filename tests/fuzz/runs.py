@@ -1,7 +1,5 @@
 """One run: the world is copied and damaged, a fork of this warm process meets it, and is judged."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,7 +1,5 @@
 """A few runs of each class of damage, so that the fuzzer keeps working; `make fuzz` runs more."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

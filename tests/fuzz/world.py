@@ -1,7 +1,5 @@
 """The folder that every run starts from: models, texts, records, half a run."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

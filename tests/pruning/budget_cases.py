@@ -1,7 +1,5 @@
 """Random budgets and rankings for the tests of the projection and of allocations."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Closed-form compensation: least squares against a solver of its own, and errors only fall."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Costs against what cutting one unit really removes, and against the paper's alpha."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

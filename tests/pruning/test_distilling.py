@@ -1,7 +1,5 @@
 """Distillation: the divergence and its gradient, and a student that comes near to its teacher."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Experts as units: what a gated router chooses, and the loss of removing one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

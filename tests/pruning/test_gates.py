@@ -1,7 +1,5 @@
 """Gates: the right values at the right places, the right gradients, and nothing left behind."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Least squares from streamed sums, against a solver of its own."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

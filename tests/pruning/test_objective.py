@@ -1,7 +1,5 @@
 """The loss that learning minimises."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Cutting in rounds, with scores that are written down."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The projection against an independent, readable reference, over thousands of random cases."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial

@@ -1,7 +1,5 @@
 """The schedule: held-out sequences, order of batches, checks and learning rates."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

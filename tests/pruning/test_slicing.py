@@ -1,7 +1,5 @@
 """Cutting one tensor: which columns stay, and how scales are folded into them."""
 
-from __future__ import annotations
-
 import torch
 
 from grasp_deploy.pruning.slicing import cut_tensor, layer_cut

@@ -1,7 +1,5 @@
 """The learning loop: budget at every step, repeatable, resumable, and it learns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The tiny models' units, text for them, and what is common to the tests of the maths."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel

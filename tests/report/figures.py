@@ -1,7 +1,5 @@
 """The parts of a figure that tests look at: its axes, and its labels, which must be legible."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy

@@ -1,7 +1,5 @@
 """The page: verdicts on top, everything escaped, nothing loaded, and fit for a phone."""
 
-from __future__ import annotations
-
 import html
 import re
 

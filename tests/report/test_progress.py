@@ -1,7 +1,5 @@
 """Progress: a stage has its line or its bar, also where several models take their turns."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 

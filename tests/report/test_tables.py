@@ -1,7 +1,5 @@
 """The tables of a quality card fit a terminal, and any record can be shown key by key."""
 
-from __future__ import annotations
-
 from rich.table import Table
 
 from grasp_deploy.report.tables import card_tables, provenance_table, value_table

@@ -1,7 +1,5 @@
 """The manifests follow Kubernetes' schemas, agree with each other, and say what the code does."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """A real Prometheus watches a real server: every query of rules and dashboard has an answer."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Ray Serve: a real cluster answers as vLLM does, and splits."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """The recipes for vLLM's own features, on real servers: a draft model, and adapters."""
 
-from __future__ import annotations
-
 import json
 import re
 import urllib.request

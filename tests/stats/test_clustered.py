@@ -1,7 +1,5 @@
 """Errors of mean losses over sequences, against formulas written out."""
 
-from __future__ import annotations
-
 import math
 import statistics
 

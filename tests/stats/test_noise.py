@@ -1,7 +1,5 @@
 """Differences and noise: no claim is made out of noise, and a real difference is found."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """Figures in words."""
 
-from __future__ import annotations
-
 from grasp_deploy.stats import wording
 
 

@@ -4,8 +4,6 @@ Each route is one process in which the engines run one after another: importing 
 than starting an engine for a model as small as these. The first engine of a route compiles.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

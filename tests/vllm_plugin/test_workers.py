@@ -1,7 +1,5 @@
 """Servers of several workers: greedy tokens are those of the whole model in one process."""
 
-from __future__ import annotations
-
 import json
 import re
 import urllib.request

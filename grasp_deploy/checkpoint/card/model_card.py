@@ -3,8 +3,6 @@
 `renew_card` adds a record of quality to a finished checkpoint, with a new card and manifest.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import shlex

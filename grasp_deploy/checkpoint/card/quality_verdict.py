@@ -4,8 +4,6 @@ The worst result decides, among tasks and corpora that the model was not calibra
 was calibrated on says little: there it does better than anywhere else.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

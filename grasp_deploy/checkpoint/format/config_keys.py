@@ -1,7 +1,5 @@
 """The keys of a config.json that decide a model, in the types that its readers take."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
@@ -61,7 +59,7 @@ class Rope(RopeOfKind, forbid_unknown_fields=True):
     max_position_embeddings: Size | None = None  # no reader looks for it here
 
     @property
-    def by_kind(self) -> Rope:
+    def by_kind(self) -> "Rope":
         """Only the parameters that are stated for kinds of layers."""
         return Rope(full_attention=self.full_attention, sliding_attention=self.sliding_attention)
 

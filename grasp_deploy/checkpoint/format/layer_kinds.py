@@ -1,7 +1,5 @@
 """What layers may have beside plain attention and MLPs: windows, linear attention, experts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from grasp_deploy.checkpoint.format.config_keys import Rope, Sizes

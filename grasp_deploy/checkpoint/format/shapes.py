@@ -1,7 +1,5 @@
 """The shape of a model, dense or pruned, from its config.json alone."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Loading models and tokenizers, with one clear line for what stands in the way."""
 
-from __future__ import annotations
-
 import logging
 from collections import defaultdict
 from collections.abc import Iterator

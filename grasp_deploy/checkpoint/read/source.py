@@ -5,8 +5,6 @@ of them would find two models is refused here. What vLLM would prefer to these f
 by `engine.flags.FORMAT`.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass

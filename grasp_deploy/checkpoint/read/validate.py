@@ -1,7 +1,5 @@
 """Checks that a model folder is whole: its files, and its tensors against its config.json."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass, replace
 from functools import cache

@@ -8,8 +8,6 @@ they were. Weights that were refitted or recovered learnt without the adapter: f
 adapter is an approximation.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -4,8 +4,6 @@ The writer streams: a tensor is read from the base model, cut, and written befor
 Fitted tensors come ready-made instead. The same plan and weights give the same bytes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor

@@ -4,8 +4,6 @@ Two architectures of llama.cpp hold heads and FFN channels by layer: `deci`, and
 queries and keys are normed. Tensors are read, converted and written one by one.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

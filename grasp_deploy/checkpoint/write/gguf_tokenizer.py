@@ -1,7 +1,5 @@
 """Carry a tokenizer and its chat template over into a GGUF file."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

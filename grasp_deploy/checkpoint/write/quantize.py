@@ -5,8 +5,6 @@ Embeddings, output projection, norms and biases stay as they are. vLLM reads the
 llm-compressor's, and so does transformers where compressed-tensors is installed.
 """
 
-from __future__ import annotations
-
 import math
 import shutil
 from collections.abc import Iterator

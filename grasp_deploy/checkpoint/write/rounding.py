@@ -5,8 +5,6 @@ which, layer by layer, so that the layer's output changes least on the text.
 Paper: https://arxiv.org/abs/2309.05516
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

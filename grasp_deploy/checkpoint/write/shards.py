@@ -4,8 +4,6 @@ The safetensors library writes a file from tensors that are all in memory. The s
 checkpoint are known before its first tensor is cut, so the file's header can go first.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Files beside the weights that decide how they are used: tokenizer, configs, remote code."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -6,8 +6,6 @@ averaged without weights. `acc` is how often the right choice has the highest lo
 but WinoGrande have it. Generated answers, as in GSM8K, count by `exact_match`.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ A file holds JSON lines, all in one of the three layouts below. They become the 
 lm-eval's own ARC, PIQA, WinoGrande and HellaSwag make of the same items.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """Accuracy on tasks, models side by side, with either engine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial

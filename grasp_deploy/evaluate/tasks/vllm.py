@@ -4,8 +4,6 @@ lm-eval drives vLLM's `LLM`, which must not share a process with anything else; 
 runs in the child, and what comes back are the cells.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Calibration text in batches, for scores that need text."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 

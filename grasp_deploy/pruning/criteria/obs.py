@@ -24,8 +24,6 @@ Pivots are gathered in panels, as in LAPACK. Within a panel only the columns and
 use are brought up to date, and the rest after it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterator
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The paper's recipe learns, and its noise is Gumbel's."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Running moments against two passes over all tokens at once."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

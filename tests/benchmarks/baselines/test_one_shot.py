@@ -1,7 +1,5 @@
 """Baselines that read weights and inputs, each against its formula written out for one unit."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

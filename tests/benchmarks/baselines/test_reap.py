@@ -1,7 +1,5 @@
 """REAP's score against its formula, expert by expert and token by token."""
 
-from __future__ import annotations
-
 import torch
 
 from benchmarks.baselines.reap import reap

@@ -1,7 +1,5 @@
 """Shares hold the budget, and every layer keeps its share to within one unit."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Taylor importance against gradients taken the plain way; the model is left as it was."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """Studies as `benchmarks.quality` records them, with made-up figures: test data."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

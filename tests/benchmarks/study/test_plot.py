@@ -1,7 +1,5 @@
 """Figures of a study: the lines are what the rows say, and the good ones stay legible."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("matplotlib", reason="matplotlib is in the plot extra")

@@ -1,7 +1,5 @@
 """Records of studies: true ones read and write unchanged, damaged ones are refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

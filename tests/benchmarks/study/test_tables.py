@@ -1,7 +1,5 @@
 """Tables of a study: means over seeds, and rows that fit a terminal."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from benchmarks.study.tables import (

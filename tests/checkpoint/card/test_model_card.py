@@ -1,7 +1,5 @@
 """What a model card says, whatever its base states, and how a record of quality renews it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Which figures make a model usable, worth healing or broken, and what the verdict says of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

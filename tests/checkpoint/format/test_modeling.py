@@ -1,7 +1,5 @@
 """The classes that travel with a checkpoint: narrow layers, caches, saving, loading anywhere."""
 
-from __future__ import annotations
-
 import ast
 import copy
 import inspect

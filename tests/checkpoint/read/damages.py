@@ -1,7 +1,5 @@
 """What can be wrong with a model's folder, and what the refusal of it names."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import partial

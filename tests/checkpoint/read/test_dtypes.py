@@ -1,7 +1,5 @@
 """The dtype to compute in: the weights' own, on a CPU only where it multiplies that faster."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

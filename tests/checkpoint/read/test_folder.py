@@ -1,7 +1,5 @@
 """One model, whoever reads the folder: kinds of folders, each refused in a line or read as one."""
 
-from __future__ import annotations
-
 import shutil
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A tokenizer gives the same tokens in every call, or is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Adapters of the dense model, cut: exact where the plan makes all weights, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Exports repeat the bytes of a compression, in one file or in shards of any size."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """GGUF files: llama.cpp itself reads them, and its tokens and probabilities are transformers'."""
 
-from __future__ import annotations
-
 import json
 import resource
 import sys

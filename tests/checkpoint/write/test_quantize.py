@@ -1,7 +1,5 @@
 """Quantised copies of a checkpoint: their numbers, what stands beside them, what is refused."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

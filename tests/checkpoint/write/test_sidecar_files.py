@@ -1,7 +1,5 @@
 """A pruned folder's tokenizer is its base model's, whoever loads it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Rows of a quality record, made of the figures that matter to a test."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

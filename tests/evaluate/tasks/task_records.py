@@ -1,7 +1,5 @@
 """A record of two tasks on two models, with made-up figures."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

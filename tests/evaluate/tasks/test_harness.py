@@ -1,7 +1,5 @@
 """lm-eval's accuracies against a computation of our own, item by item."""
 
-from __future__ import annotations
-
 import json
 import logging
 import statistics

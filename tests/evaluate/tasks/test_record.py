@@ -1,7 +1,5 @@
 """Records of tasks: whole ones are read, others name what is wrong."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

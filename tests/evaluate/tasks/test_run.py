@@ -1,7 +1,5 @@
 """The same items through transformers and through a real vLLM: the same accuracies."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The table of tasks."""
 
-from __future__ import annotations
-
 from grasp_deploy.evaluate.tasks.table import tables
 from tests.bench.records import lines_of, typed
 from tests.evaluate.tasks.task_records import task_record

@@ -1,7 +1,5 @@
 """Few items about nothing, in the three layouts, and what a model's answers are worth by hand."""
 
-from __future__ import annotations
-
 import json
 from importlib.util import find_spec
 from pathlib import Path

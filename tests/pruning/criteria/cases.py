@@ -1,7 +1,5 @@
 """Text for criteria, and a tiny model's coupled weights picked by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import torch

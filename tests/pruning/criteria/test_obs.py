@@ -1,7 +1,5 @@
 """The surgeon's loss against what it stands for: least squares, and gradients written out."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor
