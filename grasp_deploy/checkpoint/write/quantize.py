@@ -30,7 +30,7 @@ from grasp_deploy.checkpoint.read.validate import StoredModel, read_folder, read
 from grasp_deploy.checkpoint.write.export import SHARD_BYTES, all_finite, write_manifest
 from grasp_deploy.checkpoint.write.rounding import is_rounded, learnt_rounding
 from grasp_deploy.checkpoint.write.shards import plan_shards, read_tensor, same_bits
-from grasp_deploy.checkpoint.write.sidecar_files import carried_over
+from grasp_deploy.checkpoint.write.sidecar_files import carry_over
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import sha256, write_files
 from grasp_deploy.files.json_files import write_json
@@ -95,11 +95,13 @@ def quantize(
                 pass  # raises for damaged weights before hours of learning
             group = preset.weights.group_size
             learnt = learnt_rounding(directory, model.shape.dtype, group, token_ids)
-        for name, path in _beside(model).items():
+        for name, path in (_beside(model) if plan else {}).items():
             shutil.copyfile(path, staging / name)
         write_json(
             staging / "config.json", model.config | {"quantization_config": _config(preset, chosen)}
         )
+        if plan is None:
+            carry_over(staging, directory)
         made = _quantised(model, chosen, preset, on_progress, learnt)
         _write_weights(staging, model.shape, made, shard_bytes)
         written = read_folder(staging).shape
@@ -183,9 +185,7 @@ def _config(preset: Any, scheme: Scheme) -> dict[str, Any]:
 
 
 def _beside(model: StoredModel) -> dict[str, Path]:
-    """Files to copy beside the weights, by name; not the plain model's card and quality record."""
-    if not (model.directory / PLAN_FILE).exists():
-        return carried_over(model.directory)
+    """A checkpoint's files to copy beside the weights, by name; not card and quality record."""
     left_out = {MANIFEST_FILE, QUALITY_FILE, CARD_FILE, INDEX_FILE}
     names = {Path(name).name for name in manifest_of(model.directory)} - left_out
     weights = {path.name for path in model.files.values()}

@@ -19,9 +19,14 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 
 def write_sidecar_files(directory: Path, base: Path, plan: Plan, config: dict[str, Any]) -> None:
     """Write tokenizer, configs and remote code; InputError if the tokenizer would change."""
+    write_own_files(directory, plan, config)
+    carry_over(directory, base)
+
+
+def carry_over(directory: Path, base: Path) -> None:
+    """Write the base model's files beside a config.json; InputError if the tokenizer changes."""
     for name, path in carried_over(base).items():
         shutil.copyfile(path, directory / name)
-    write_own_files(directory, plan, config)
     if holds_tokenizer(base):
         _, wanted = tried_tokenizer(base)
         record = tokenizer_config(base, wanted)
@@ -29,7 +34,7 @@ def write_sidecar_files(directory: Path, base: Path, plan: Plan, config: dict[st
         write_json(directory / TOKENIZER_CONFIG, record)
         if tried_tokenizer(directory)[1] != wanted:
             raise InputError(
-                f"the tokenizer of {base} would be another one in a pruned folder: save it again, "
+                f"the tokenizer of {base} would be another one in the output: save it again, "
                 f'with AutoTokenizer.from_pretrained("{base}").save_pretrained("{base}")'
             )
 

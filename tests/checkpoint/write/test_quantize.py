@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import AutoTokenizer
 
 from grasp_deploy.checkpoint.card.model_card import intact_plan, renew_card
 from grasp_deploy.checkpoint.format.shapes import read_config
@@ -18,6 +19,7 @@ from grasp_deploy.checkpoint.write.quantize import SCHEMES, quantize
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import write_json
 from tests.checkpoint.card.test_model_card import record
+from tests.checkpoint.write.test_sidecar_files import byte_level_tokenizer
 from tests.cli.command import assert_refused, edit_json, grasp_deploy, tree
 from tests.cli.test_verify import state_anew
 from tests.tiny import random_kept, save_tiny, slice_by_hand
@@ -137,7 +139,13 @@ def test_what_stands_beside_the_weights(demo_checkpoint: Path, tmp_path: Path) -
 
 def test_a_dense_folder_and_columns_that_no_group_divides(tmp_path: Path) -> None:
     model = save_tiny("llama", tmp_path / "dense")
+    byte_level_tokenizer().save_pretrained(tmp_path / "dense")
+    (tmp_path / "dense/additional_chat_templates").mkdir()
+    (tmp_path / "dense/additional_chat_templates/tool_use.jinja").write_text("{{ tools }}")
     assert quantize(tmp_path / "dense", "fp8", tmp_path / "fp8").layers
+    folders = tmp_path / "dense", tmp_path / "fp8"
+    expected, found = (AutoTokenizer.from_pretrained(each).chat_template for each in folders)
+    assert found == expected and set(found) == {"default", "tool_use"}
     slice_by_hand(model, random_kept(model.config)).save_pretrained(tmp_path / "odd")
     before = tree(tmp_path)
     with pytest.raises(
