@@ -21,8 +21,8 @@ from grasp_deploy.config.option import CountOrZero as Count
 from grasp_deploy.config.option import HubId, describe
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import typed
-from grasp_deploy.files.outputs import MANIFEST_FILE
 from grasp_deploy.files.outputs import PLAN_FILE as PLAN_FILE
+from grasp_deploy.files.outputs import manifest_of
 from grasp_deploy.files.tensors import read_tensors, write_tensors
 from grasp_deploy.pruning.layout import OUTPUT_PROJECTIONS
 from grasp_deploy.pruning.units import UnitTable
@@ -188,7 +188,7 @@ def load_plan(path: str | Path) -> Plan:
 
 def check_pruned(directory: Path) -> None:
     """Raise InputError if a folder is no pruned checkpoint."""
-    if not any((directory / name).is_file() for name in (PLAN_FILE, MANIFEST_FILE)):
+    if not (directory / PLAN_FILE).is_file() and PLAN_FILE not in manifest_of(directory):
         raise InputError(
             f"{directory} holds no pruned checkpoint: name a folder that compress made"
         )

@@ -16,8 +16,8 @@ from grasp_deploy.files.json_files import read_json
 from grasp_deploy.files.sizes import format_bytes
 
 logger = logging.getLogger(__name__)
-MANIFEST_FILE = "manifest.json"  # in every pruned checkpoint
-PLAN_FILE = "plan.grasp"  # beside it; tools that look for weights take every *.safetensors
+MANIFEST_FILE = "manifest.json"  # in every checkpoint that is written
+PLAN_FILE = "plan.grasp"  # in pruned ones; tools that look for weights take every *.safetensors
 
 
 @contextmanager
@@ -144,7 +144,7 @@ def check_named(output: Path) -> None:
 
 
 def refuse_existing(output: Path, *, overwrite: bool) -> None:
-    """Raise InputError if `output` exists and may not be replaced; only pruned checkpoints may."""
+    """Raise InputError if `output` exists and may not be replaced; only what has a manifest may."""
     check_named(output)
     with readable_disk_errors(output):
         _drop_left(output)

@@ -110,7 +110,7 @@ def quantize(
             made_of = card_metadata(directory) | {"quantised_by": how}
             card = model_card(plan, dense_shape(model.config), written, from_base=made_of)
             (staging / CARD_FILE).write_text(card, encoding="utf-8")
-            write_manifest(staging, {})
+        write_manifest(staging, {})
     return written
 
 

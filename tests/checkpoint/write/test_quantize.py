@@ -146,6 +146,8 @@ def test_a_dense_folder_and_columns_that_no_group_divides(tmp_path: Path) -> Non
     folders = tmp_path / "dense", tmp_path / "fp8"
     expected, found = (AutoTokenizer.from_pretrained(each).chat_template for each in folders)
     assert found == expected and set(found) == {"default", "tool_use"}
+    quantize(tmp_path / "dense", "fp8", tmp_path / "fp8", overwrite=True)
+    assert_refused(grasp_deploy("verify", tmp_path / "fp8"), "holds no pruned checkpoint")
     slice_by_hand(model, random_kept(model.config)).save_pretrained(tmp_path / "odd")
     before = tree(tmp_path)
     with pytest.raises(
