@@ -76,6 +76,9 @@ def check_tensor_parallel(shape: ModelShape, size: int) -> None:
         what = "; ".join(f"the {unit} of {layers}" for unit, layers in named.items())
         fitting = ", ".join(map(str, tensor_parallel_sizes(shape)))
         other = f", or compress the dense model with --tensor-parallel {size}"
+        if (group := shape.group_columns) > 1:
+            what += f" into groups of {group} columns, which share a scale of packed weights"
+            other += f" --ffn-multiple {size * group}"
         raise InputError(
             f"the tensor-parallel size {size} does not divide {what}: take a size that does "
             f"({fitting}){'' if LINEAR_HEADS in undivided else other}"
@@ -130,7 +133,7 @@ def check_vllm_runs(shape: ModelShape, platform: Platform) -> None:
                 "vLLM's Qwen3.5 wants torchvision, of a build that fits torch, and on CPUs a model "
                 "in bfloat16 whose linear heads are 128 wide: see to that, or use transformers"
             )
-    if platform == "cpu" and shape.is_packed:
+    if platform == "cpu" and shape.group_columns:
         _check_four_bits()
     if platform == "cpu" and shape.head_dim not in CPU_HEAD_SIZES:
         sizes = ", ".join(map(str, CPU_HEAD_SIZES))
@@ -169,14 +172,17 @@ def _undivided(shape: ModelShape, size: int) -> dict[str, list[int]]:
 
     A KV group may lie on several workers, which share its query heads: each then holds a copy of
     its key and value (`LlamaAttention` of vLLM 0.32). So heads and groups divide, or the size
-    divides by the groups.
+    divides by the groups. Columns of `o_proj` and `down_proj` that share a scale lie on one worker.
     """
     undivided: dict[str, list[int]] = {}
+    columns = size * max(1, shape.group_columns)
     for index, layer in enumerate(shape.layers):
         groups = layer.num_key_value_heads
-        if layer.num_attention_heads % size or (groups % size and size % groups):
+        heads = layer.num_attention_heads
+        is_split = heads % size or heads * shape.head_dim % columns
+        if is_split or (groups % size and size % groups):
             undivided.setdefault("KV groups", []).append(index)
-        if layer.intermediate_size % size:
+        if layer.intermediate_size % columns:
             undivided.setdefault("FFN channels", []).append(index)
         if layer.num_experts is not None and layer.num_experts < size:  # vLLM wants one for each
             undivided.setdefault("experts", []).append(index)

@@ -6,6 +6,7 @@ The last link, served by vLLM, is in tests/vllm_plugin and tests/engine/test_ser
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -31,9 +32,9 @@ TOLERANCE = 1e-4
 IDS = torch.randint(256, (4, 24), generator=torch.Generator().manual_seed(3))
 
 
-def random_plan(directory: Path) -> Plan:
+def random_plan(directory: Path, **options: Any) -> Plan:
     """A plan with a random mask and random scales, of norms too, for the model in a folder."""
-    config = CompressConfig(str(directory), keep=0.6)
+    config = CompressConfig(str(directory), keep=0.6, **options)
     shape = model_shape(read_config(directory))
     budget, dice = budget_for(config, shape, torch.device("cpu")), torch.Generator().manual_seed(0)
     units = budget.units

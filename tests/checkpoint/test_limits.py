@@ -61,6 +61,12 @@ def test_sizes_divide_every_layer() -> None:
     # As `LlamaAttention` of vLLM asserts: one of groups and size divides by the other.
     assert tensor_parallel_sizes(shape_of((6, 48))) == [1, 2, 3, 6, 12]
     assert "the KV groups of all layers" in refusal(shape_of((6, 48)), 8)
+    # As `verify_group_size_divides_partition` of vLLM: a worker has whole groups of o and down.
+    packed = replace(shape_of((8, 128)), group_columns=32)
+    assert tensor_parallel_sizes(packed) == [1, 2, 4]
+    assert "the FFN channels of all layers into groups of 32" in refusal(packed, 8)
+    assert "--tensor-parallel 8 --ffn-multiple 256" in refusal(packed, 8)
+    assert "KV groups" in refusal(replace(packed, head_dim=4), 4)
 
 
 def test_layers_and_remedy_are_named() -> None:
@@ -96,7 +102,7 @@ def test_head_sizes_without_a_kernel_are_refused_on_the_cpu_only() -> None:
 
 
 def test_four_bits_want_avx512_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    packed = replace(shape_of((1, 1)), is_packed=True)
+    packed = replace(shape_of((1, 1)), group_columns=32)
     for machine, has, refused in (("x86_64", 0, 1), ("x86_64", 1, 0), ("aarch64", 0, 0)):
         monkeypatch.setattr("platform.machine", lambda machine=machine: machine)
         monkeypatch.setattr(torch.cpu, "_is_avx512_supported", lambda has=has: bool(has))

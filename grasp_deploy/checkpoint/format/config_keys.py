@@ -76,16 +76,28 @@ LayerSizes = dict[
 LayerNumber = Annotated[str, Meta(pattern=r"\A[0-9]{1,5}\Z")]  # "7", or "07" as transformers saves
 
 
-class Quantization(Struct):
+class Rounded(Struct):
+    group_size: int | None = None  # columns that share a scale; -1: all
+
+
+class Group(Struct):
+    weights: Rounded | None = None
+
+
+class Quantization(Rounded, kw_only=True):
     """What was done to the weights after they were trained or cut."""
 
     quant_method: str
-    format: str | None = None  # of compressed-tensors
+    format: str | None = None  # of compressed-tensors, as are the groups of modules
+    config_groups: dict[str, Group] | None = None
 
     @property
-    def is_packed(self) -> bool:
-        """Several weights share one number, as those of 4 bits do."""
-        return self.format == "pack-quantized" or self.quant_method in ("awq", "gptq")
+    def group_columns(self) -> int:
+        """Columns that share a scale of weights packed into one number, as of 4 bits; else 0."""
+        if self.format != "pack-quantized" and self.quant_method not in ("awq", "gptq"):
+            return 0
+        rounded = [self, *(group.weights for group in (self.config_groups or {}).values())]
+        return max(1, *(each.group_size or 1 for each in rounded if each))
 
 
 class Sizes(Limits, kw_only=True):

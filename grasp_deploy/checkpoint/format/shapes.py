@@ -69,7 +69,7 @@ class ModelShape:
     dtype: str
     mixed_attention: bool = False  # some layers see a window, and some see all
     quantization: str | None = None  # the method, where the weights were quantised afterwards
-    is_packed: bool = False  # several quantised weights share one number
+    group_columns: int = 0  # that share a scale, if several quantised weights share one number
     stored_bytes: int | None = None  # of such weights; shape and dtype do not tell them
     experts_per_token: int = 0  # 0: no layer has experts
     scales_queries: bool = False  # at some of its positions
@@ -240,7 +240,7 @@ def model_shape(config: dict[str, Any]) -> ModelShape:
         dtype=_dtype(sizes),
         mixed_attention=layer_kinds.is_mixed(sizes, family, has_window),
         quantization=quantization.quant_method if quantization else None,
-        is_packed=quantization is not None and quantization.is_packed,
+        group_columns=quantization.group_columns if quantization else 0,
         experts_per_token=(sizes.num_experts_per_tok or 0) if family.has_experts else 0,
         scales_queries=(rope.scales_from or math.inf) < (sizes.max_position_embeddings or math.inf),
         linear=linear,

@@ -24,7 +24,7 @@ from grasp_deploy.checkpoint.card.model_card import (
 )
 from grasp_deploy.checkpoint.format.shapes import ModelShape, dense_shape
 from grasp_deploy.checkpoint.limits import refuse_experts
-from grasp_deploy.checkpoint.plan import PLAN_FILE
+from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan
 from grasp_deploy.checkpoint.read.source import INDEX_FILE
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_folder, read_stored_model
 from grasp_deploy.checkpoint.write.export import SHARD_BYTES, all_finite, write_manifest
@@ -37,6 +37,7 @@ from grasp_deploy.files.json_files import write_json
 from grasp_deploy.files.outputs import MANIFEST_FILE, manifest_of, refuse_existing, staged_directory
 from grasp_deploy.files.progress import OnCount
 from grasp_deploy.files.tensors import file_of
+from grasp_deploy.pruning.layout import OUTPUT_PROJECTIONS
 
 MATRIX = "_proj.weight"  # the end of the name of every tensor that is quantised
 GROUPS = (128, 64, 32)  # columns that share a scale of 4-bit weights, as vLLM's kernels support
@@ -84,7 +85,7 @@ def quantize(
     plan = intact_plan(directory) if (directory / PLAN_FILE).exists() else None
     refuse_experts(model.shape, "quantize", hybrid=True)
     width = model.shape.bytes_per_parameter
-    preset, learnt = _preset(chosen, model.shape), {}
+    preset, learnt = _preset(chosen, model.shape, plan), {}
     size_bytes = sum(  # with a byte's room for scales
         math.prod(sizes) * (min(width, chosen.bits // 8 + 1) if name.endswith(MATRIX) else width)
         for name, sizes in model.shape.tensor_shapes().items()
@@ -125,7 +126,8 @@ def difference(directory: Path, plain: Path) -> tuple[str, int]:
     chosen = next((scheme for scheme in SCHEMES.values() if scheme.format == stated), None)
     if chosen is None:
         raise InputError(f"{directory} was quantised as {stated!r:.60}, which is none of ours")
-    preset, left, rounded = _preset(chosen, model.shape), dict(stored.files), 0
+    preset = _preset(chosen, model.shape, load_plan(plain / PLAN_FILE))
+    left, rounded = dict(stored.files), 0
     if stored.config != model.config | {"quantization_config": _config(preset, chosen)}:
         return "config.json", 0
     beside, own = _beside(model), {CARD_FILE, QUALITY_FILE, MANIFEST_FILE, INDEX_FILE}
@@ -148,8 +150,11 @@ def difference(directory: Path, plain: Path) -> tuple[str, int]:
     return min(left, default=""), rounded
 
 
-def _preset(scheme: Scheme, shape: ModelShape) -> Any:
-    """compressed-tensors' scheme, with the widest groups that divide every matrix's columns."""
+def _preset(scheme: Scheme, shape: ModelShape, plan: Plan | None) -> Any:
+    """compressed-tensors' scheme, with the widest groups that divide every matrix's columns.
+
+    If there are some, those that also divide the columns of each worker that the plan is made for.
+    """
     try:
         from compressed_tensors.quantization import preset_name_to_scheme
     except ImportError:
@@ -160,7 +165,11 @@ def _preset(scheme: Scheme, shape: ModelShape) -> Any:
     preset = preset_name_to_scheme(scheme.preset, ["Linear"])
     if scheme.bits == 4:
         columns = {n: s[1] for n, s in shape.tensor_shapes().items() if n.endswith(MATRIX)}
-        fitting = [g for g in GROUPS if not any(count % g for count in columns.values())]
+        workers = plan.provenance["config"].get("tensor_parallel", 1) if plan else 1
+        ends = tuple(f"{name}.weight" for name in OUTPUT_PROJECTIONS)  # which workers split
+        split = {n: c / workers if n.endswith(ends) else c for n, c in columns.items()}
+        kinds = (split.values(), columns.values())
+        fitting = [g for counts in kinds for g in GROUPS if not any(n % g for n in counts)]
         if not fitting:
             odd = next(name for name, count in columns.items() if count % GROUPS[-1])
             raise InputError(

@@ -12,13 +12,16 @@ from transformers import AutoTokenizer
 
 from grasp_deploy.checkpoint.card.model_card import intact_plan, renew_card
 from grasp_deploy.checkpoint.format.shapes import read_config
+from grasp_deploy.checkpoint.limits import tensor_parallel_sizes
 from grasp_deploy.checkpoint.read.loading import load
 from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.checkpoint.verify_files import check_files
-from grasp_deploy.checkpoint.write.quantize import SCHEMES, quantize
+from grasp_deploy.checkpoint.write.export import export
+from grasp_deploy.checkpoint.write.quantize import SCHEMES, difference, quantize
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import write_json
 from tests.checkpoint.card.test_model_card import record
+from tests.checkpoint.test_equivalence import random_plan
 from tests.checkpoint.write.test_sidecar_files import byte_level_tokenizer
 from tests.cli.command import assert_refused, edit_json, grasp_deploy, tree
 from tests.cli.test_verify import state_anew
@@ -157,6 +160,15 @@ def test_a_dense_folder_and_columns_that_no_group_divides(tmp_path: Path) -> Non
     with pytest.raises(InputError, match="exists: name another folder"):
         quantize(tmp_path / "dense", "int8", tmp_path / "fp8")
     assert tree(tmp_path) == before
+
+
+def test_groups_lie_whole_on_each_worker_that_the_plan_is_for(tmp_path: Path) -> None:
+    base, plain, folder = (tmp_path / name for name in ("base", "plain", "w4a16"))
+    save_tiny("llama", base, intermediate_size=384, num_attention_heads=8, num_key_value_heads=4)
+    export(random_plan(base, tensor_parallel=2, ffn_multiple=64), base, plain)
+    shape = quantize(plain, "w4a16", folder)
+    assert shape.group_columns == 32 and tensor_parallel_sizes(shape) == [1, 2]
+    assert difference(folder, plain) == ("", 0)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
