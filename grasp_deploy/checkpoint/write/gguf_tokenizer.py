@@ -4,6 +4,7 @@ import json
 import re
 from typing import Any
 
+from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from grasp_deploy.data.tokenizing import tokens
@@ -22,6 +23,7 @@ RULES = {
     f"{BEFORE}{UPPER}*{LOWER}+|{BEFORE}{UPPER}+{LOWER}*|\\p{{N}}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+": "tekken",
 }
+WHOLE = ("llama-bpe", "tekken")  # rules under which a word that is a token is not divided
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
@@ -54,9 +56,12 @@ def add_tokenizer(writer: Any, tokenizer: Tokenizer, vocab_size: int, ends: Any)
     writer.add_token_list(listed)
     writer.add_token_types([kinds.get(place, TokenType.UNUSED) for place in every])
     merges = [each if isinstance(each, list) else each.split(" ") for each in model["merges"]]
+    words = _word_rule(rules["pre_tokenizer"]) if of_bytes else ""
+    if bool(model["ignore_merges"]) != (words in WHOLE):
+        _refuse_divided(model["vocab"], merges, {each["content"] for each in rules["added_tokens"]})
     if of_bytes:
         writer.add_tokenizer_model("gpt2")
-        writer.add_tokenizer_pre(_word_rule(rules["pre_tokenizer"]))
+        writer.add_tokenizer_pre(words)
         writer.add_token_merges([" ".join(pair) for pair in merges])
     else:
         writer.add_tokenizer_model("llama")
@@ -94,6 +99,13 @@ def _check_rules(rules: dict[str, Any], of_bytes: bool, byte_tokens: int) -> Non
         raise _refusal("marks parts of words")
     if any(each[k] for each in rules["added_tokens"] for k in ("lstrip", "rstrip", "single_word")):
         raise _refusal("has added tokens that take the space beside them along")
+
+
+def _refuse_divided(vocab: dict[str, int], merges: list[list[str]], added: set[str]) -> None:
+    """Raise InputError for a token that merges do not make: it stands for a word in one reader."""
+    bpe = BPE(vocab, [(left, right) for left, right in merges])
+    if any([t.value for t in bpe.tokenize(text)] != [text] for text in vocab.keys() - added):
+        raise _refusal("has rules of its own for words that are tokens")
 
 
 def _word_rule(pre: Any) -> str:

@@ -8,17 +8,23 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.checkpoint.write.gguf_file import write_gguf
-from grasp_deploy.checkpoint.write.gguf_tokenizer import RULES
+from grasp_deploy.checkpoint.write.gguf_tokenizer import RULES, WHOLE
 from grasp_deploy.data.tokenizing import SAMPLE
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import lock_of, locked
 from tests.answering import posted
-from tests.cli.command import REPOSITORY, assert_refused, edit_json, grasp_deploy
+from tests.checkpoint.write.tokenizers_by_rule import (
+    of_sentencepiece,
+    of_words,
+    trained,
+    with_a_word,
+)
+from tests.cli.command import assert_refused, edit_json, grasp_deploy
 from tests.tiny import VARIANTS, random_kept, save_tiny, slice_by_hand
 
 xllamacpp = pytest.importorskip("xllamacpp", reason="xllamacpp, which is llama.cpp, is absent")
@@ -124,52 +130,10 @@ def test_narrower_types_are_as_near_as_their_bits_allow(
     assert worst_difference(folder, tmp_path / "a.gguf") < nats
 
 
-def trained(pre: Any, **kept: Any) -> Tokenizer:
-    """A BPE tokenizer of 600 tokens."""
-    tokenizer = Tokenizer(models.BPE(**kept))
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre, decoders.ByteLevel()
-    letters = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=600, show_progress=False, initial_alphabet=letters)
-    tokenizer.train([str(REPOSITORY / "LICENSE")], trainer)
-    return tokenizer
-
-
-def of_words(rule: str) -> Tokenizer:
-    plain = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=rule in ("", "digits"))
-    first = {
-        "": [],
-        "digits": [pre_tokenizers.Digits(individual_digits=True)],
-    }.get(rule, [pre_tokenizers.Split(Regex(rule), "isolated")])
-    return trained(pre_tokenizers.Sequence([*first, plain]))
-
-
-def of_sentencepiece() -> Tokenizer:
-    """A tokenizer as those of LLaMA 2: bytes stand for what it has no letters for."""
-    spaces = normalizers.Replace(" ", "\u2581")
-    plain = Tokenizer(models.BPE())
-    plain.normalizer = spaces
-    trainer = trainers.BpeTrainer(vocab_size=300, show_progress=False)
-    plain.pre_tokenizer = pre_tokenizers.Split("\u2581", "merged_with_next")
-    plain.train([str(REPOSITORY / "LICENSE")], trainer)
-    model = json.loads(plain.to_str())["model"]
-    names = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *model["vocab"]]
-    tokenizer = Tokenizer(
-        models.BPE(
-            {name: place for place, name in enumerate(names)},
-            [tuple(pair) for pair in model["merges"]],
-            unk_token="<unk>",
-            fuse_unk=True,
-            byte_fallback=True,
-        )
-    )
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), spaces])
-    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
-    return tokenizer
-
-
 @pytest.mark.parametrize("rule", [*RULES, "sentencepiece"])
 def test_text_gives_the_same_tokens(rule: str, tmp_path: Path) -> None:
-    made = of_sentencepiece() if rule == "sentencepiece" else of_words(rule)
+    by_words = rule != "sentencepiece"
+    made = with_a_word(of_words(rule), RULES[rule] in WHOLE) if by_words else of_sentencepiece()
     specials = {"bos_token": "<s>", "eos_token": "</s>"}
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, **specials)
     save_tiny("llama", tmp_path / "model", vocab_size=len(tokenizer) + 3)
@@ -177,7 +141,13 @@ def test_text_gives_the_same_tokens(rule: str, tmp_path: Path) -> None:
     tokenizer.save_pretrained(tmp_path / "model")
     write_gguf(tmp_path / "model", tmp_path / "model.gguf", "f32")
     server = llama_cpp(tmp_path / "model.gguf")  # while this is held, it answers
-    for text in (SAMPLE, "1234567", "a</s>b <s>", "I'm  SURE\n\n\n they'Ll  \t go\u00a0on"):
+    for text in (
+        SAMPLE,
+        "1234567",
+        "a xylophone",
+        "a</s>b <s>",
+        "I'm  SURE\n\n\n they'Ll  \t go\u00a0on",
+    ):
         asked = {"content": text, "add_special": True, "parse_special": True}
         said = posted(f"{server.listening_address}/tokenize", asked)
         assert said["tokens"] == tokenizer(text)["input_ids"]
@@ -227,6 +197,8 @@ PLAIN = {"lstrip": False, "rstrip": False, "single_word": False}
         (trained(pre_tokenizers.Sequence([])), "qwen2"),
         (Tokenizer(models.BPE({"a": 0}, [])), "not BPE with merges"),
         (Tokenizer(models.WordLevel({"a": 0}, unk_token="a")), "WordLevel"),
+        (with_a_word(of_words(""), True), "words that are tokens"),
+        (with_a_word(of_words([*RULES][2]), False), "words that are tokens"),
         (changed(normalizer={"type": "Lowercase"}), "changes text"),
         (changed(added_tokens=[{**ADDED, **PLAIN, "lstrip": True}]), "the space beside them"),
         (
