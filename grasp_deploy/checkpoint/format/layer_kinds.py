@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from msgspec import structs
+
 from grasp_deploy.checkpoint.format.config_keys import Rope, Sizes
 from grasp_deploy.checkpoint.format.families import REMEDY, Family
 from grasp_deploy.errors import InputError
@@ -99,9 +101,17 @@ def experts_in(sizes: Sizes) -> tuple[int, int]:
     return width, experts
 
 
-def check_rope(rope: Rope, family: Family) -> None:
-    """Raise InputError for rope_parameters that the family's layers cannot follow."""
-    is_part = not family.is_hybrid and (rope.partial_rotary_factor or 1) < 1
+def check_rope(sizes: Sizes, family: Family) -> None:
+    """Raise InputError for rotary parameters that the family's layers cannot follow.
+
+    transformers reads `rope_scaling` where both keys are there, and leaves the other unread.
+    """
+    rope, older = sizes.rope_parameters or Rope(), sizes.rope_scaling
+    scaling = Rope(**structs.asdict(older)) if older else Rope()
+    if rope != scaling and Rope() not in (rope, scaling):
+        raise InputError(f"config.json has rope_scaling beside another rope_parameters: {REMEDY}")
+    parts = (rope.partial_rotary_factor or 1, scaling.partial_rotary_factor or 1)
+    is_part = not family.is_hybrid and min(parts) < 1
     if is_part or rope.by_kind != (rope if family.rope_by_kind else Rope()):
         kinds = "those of each kind of layer" if family.rope_by_kind else "those of all layers"
         kinds = "those of whole heads (partial_rotary_factor 1)" if is_part else kinds

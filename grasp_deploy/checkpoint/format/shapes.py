@@ -210,7 +210,7 @@ def model_shape(config: dict[str, Any]) -> ModelShape:
     sizes = typed(config, Sizes, "config.json", REMEDY)
     _refuse_foreign_keys(config, family)
     rope = sizes.rope_parameters or Rope()
-    layer_kinds.check_rope(rope, family)
+    layer_kinds.check_rope(sizes, family)
     heads, quantization = sizes.num_attention_heads, sizes.quantization_config
     kv_heads = config.get("num_key_value_heads", family.default_key_value_heads) or heads
     ffn = layer_kinds.experts_in(sizes) if family.has_experts else (sizes.intermediate_size,)

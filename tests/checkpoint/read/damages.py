@@ -118,6 +118,8 @@ SCALED = {"llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 16}
 VISION = {"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"]}
 WHOLE = {"model_type": "qwen3_5", "architectures": ["Qwen3_5ForConditionalGeneration"]}
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+LINEAR = {"rope_type": "linear", "factor": 2.0}
+PART = {**LINEAR, "partial_rotary_factor": 0.5}
 SLIDING = {"layer_types": ["sliding_attention"] * 3}
 GATE = "model.layers.0.mlp.gate_proj.weight"
 Q_BIAS = "model.layers.0.self_attn.q_proj.bias"
@@ -174,6 +176,8 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("dense", config(max_position_embeddings=1e99), "max_position_embeddings"),
     ("dense", config(per_layer_config={"0": {}}), "per_layer_config"),
     ("dense", rope(partial_rotary_factor=0.5), "partial_rotary_factor"),
+    ("dense", config(rope_parameters=None, rope_scaling=PART), "partial_rotary_factor"),
+    ("dense", config(rope_parameters=ROPE, rope_scaling=LINEAR), "rope_scaling beside another"),
     ("dense", rope(rope_type="proportional"), "proportional"),  # which one reader knows
     ("pruned", layers(rope_theta=2.0), "rope_theta"),
     ("pruned", config(per_layer_config={"1": {}, "01": {}}), "a layer twice"),
