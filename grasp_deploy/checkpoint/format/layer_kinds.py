@@ -8,6 +8,7 @@ from grasp_deploy.checkpoint.format.config_keys import Rope, Sizes
 from grasp_deploy.checkpoint.format.families import REMEDY, Family
 from grasp_deploy.errors import InputError
 
+MOST_EXPERTS = 100_000  # of all layers; a model of 94 layers has 12,032
 KINDS = ("linear_attention", "full_attention")
 FLOAT32_BYTES = 4
 # Qwen3.5 holds these in float32 where all else is bfloat16, and Qwen3.6 does not.
@@ -99,6 +100,12 @@ def experts_in(sizes: Sizes) -> tuple[int, int]:
             "not supported: take one with experts in every layer"
         )
     return width, experts
+
+
+def refuse_too_many(experts: int) -> None:
+    """Raise InputError for so many experts, of all layers, that their names alone fill memory."""
+    if experts > MOST_EXPERTS:
+        raise InputError(f"config.json gives the layers {experts:,} experts in all: {REMEDY}")
 
 
 def check_rope(sizes: Sizes, family: Family) -> None:

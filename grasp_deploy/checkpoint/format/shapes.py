@@ -246,6 +246,7 @@ def model_shape(config: dict[str, Any]) -> ModelShape:
         linear=linear,
     )
     _check_heads(shape)
+    layer_kinds.refuse_too_many(sum(layer.num_experts or 0 for layer in shape.layers))
     return shape
 
 

@@ -120,6 +120,10 @@ WHOLE = {"model_type": "qwen3_5", "architectures": ["Qwen3_5ForConditionalGenera
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 LINEAR = {"rope_type": "linear", "factor": 2.0}
 PART = {**LINEAR, "partial_rotary_factor": 0.5}
+EXPERTS = {
+    **{"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "num_experts": 10**5},
+    **{"num_experts_per_tok": 2, "moe_intermediate_size": 32},
+}
 SLIDING = {"layer_types": ["sliding_attention"] * 3}
 GATE = "model.layers.0.mlp.gate_proj.weight"
 Q_BIAS = "model.layers.0.self_attn.q_proj.bias"
@@ -178,6 +182,7 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("dense", rope(partial_rotary_factor=0.5), "partial_rotary_factor"),
     ("dense", config(rope_parameters=None, rope_scaling=PART), "partial_rotary_factor"),
     ("dense", config(rope_parameters=ROPE, rope_scaling=LINEAR), "rope_scaling beside another"),
+    ("dense", config(**EXPERTS), "300,000 experts"),
     ("dense", rope(rope_type="proportional"), "proportional"),  # which one reader knows
     ("pruned", layers(rope_theta=2.0), "rope_theta"),
     ("pruned", config(per_layer_config={"1": {}, "01": {}}), "a layer twice"),
