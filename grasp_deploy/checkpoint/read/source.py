@@ -29,13 +29,20 @@ QUANTIZATION_FILE = "hf_quant_config.json"
 # Mistral's copy of the weights, which every reader skips where an index names the others.
 BESIDE_AN_INDEX = "consolidated*.safetensors"
 CARRIED_OVER = (  # files that a checkpoint copies unchanged from its base model
-    "tokenizer*",
+    "tokenizer.json",
+    "tokenizer.[0-9]*.json",  # of a release of transformers, if tokenizer_config.json names it
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "tokenizer.model.v[0-9]",  # of Mistral
+    "tokenizer.model.v[0-9]m[0-9]",
     "tekken.json",
-    "vocab.*",
+    "vocab.json",
+    "vocab.txt",
     "merges.txt",
     "added_tokens.json",
     "special_tokens_map.json",
-    "chat_template*",
+    "chat_template.jinja",
+    "chat_template.json",
     "generation_config.json",
     "LICENSE*",
     "NOTICE*",

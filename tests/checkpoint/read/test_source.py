@@ -34,6 +34,7 @@ FILES = {
     "LICENSE": b"l",
     "README.md": b"r",
     "pytorch_model.bin": b"pickle",
+    "tokenizer.pkl": b"pickle",
     "training_args.bin": b"pickle",
     "consolidated.safetensors": b"twice",
     "original/consolidated.00.pth": b"pickle",

@@ -181,10 +181,11 @@ def test_the_pattern_of_an_older_mistral_is_mended_in_both_or_in_neither(tmp_pat
     assert texts[0] == texts[1] and len(texts[0]) == 7  # camel, Case, a space, and digits
 
 
-def test_a_link_out_of_the_folder_is_not_carried_over(tmp_path: Path) -> None:
+def test_no_link_out_of_the_folder_is_carried_over_and_no_code(tmp_path: Path) -> None:
     """The hub's cache links to its own blobs; a stranger's folder may link to anything."""
     folder, blob = tmp_path / "snapshots" / "main", tmp_path / "blobs" / "0"
-    for path in (folder / "LICENSE", blob, tmp_path / "secret"):
+    code = [folder / name for name in ("tokenizer.pkl", "tokenizer.py", "vocab.pkl")]
+    for path in (folder / "LICENSE", *code, blob, tmp_path / "secret"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("text")
     (folder / "NOTICE").symlink_to(blob)
