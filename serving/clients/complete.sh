@@ -23,7 +23,10 @@ ask() { # the key goes by a file, since all can see the arguments of a process
 
 if [[ -z $model ]]; then
     models=$(ask "$base_url/v1/models")
-    [[ $models =~ \"id\":\ *\"([^\"]*)\" ]] # the leftmost match is the first model
+    if ! [[ $models =~ \"id\":\ *\"([^\"]*)\" ]]; then # the leftmost match is the first model
+        echo "No OpenAI server answers at $base_url: it lists no model" >&2
+        exit 1
+    fi
     model=${BASH_REMATCH[1]}
 fi
 

@@ -47,6 +47,16 @@ def test_no_server_is_told_in_one_line() -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("client", ["complete.py", "complete.sh"])
+def test_a_server_that_lists_no_model_is_told_in_one_line(client: str) -> None:
+    with answering(lambda _: (200, {"Content-Type": "application/json"}, b'{"data": []}')) as url:
+        is_python = client.endswith(".py")
+        before = [sys.executable] if is_python else []
+        done = run(*before, str(CLIENTS / client), *["--base-url"] * is_python, url)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"No OpenAI server answers at {url}")
+
+
 @pytest.mark.parametrize("key", ["", "secret=="])
 @pytest.mark.parametrize("client", ["complete.py", "stream.py", "complete.sh"])
 def test_a_key_in_the_environment_is_sent(
