@@ -175,12 +175,16 @@ def _refuse(output: Path, overwrite: bool) -> None:
 
 
 def manifest_of(directory: Path) -> dict[str, Any]:
-    """SHA-256 by file name from a checkpoint's manifest; empty without a readable one."""
+    """SHA-256 by file name from a checkpoint's manifest.
+
+    Empty without a readable one, and for one that names anything outside of its folder.
+    """
     try:
         stated = read_json(directory / MANIFEST_FILE, "")["sha256"]
     except (InputError, KeyError):
         return {}
-    return stated if isinstance(stated, dict) else {}
+    named = stated if isinstance(stated, dict) else {}
+    return named if all(n == Path(n).name and n.isprintable() for n in named) else {}
 
 
 def changed_files(directory: Path, stated: Mapping[str, str]) -> list[str]:

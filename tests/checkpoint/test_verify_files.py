@@ -154,7 +154,7 @@ def test_what_another_release_wrote_is_not_proven(folder: Path, base: Path) -> N
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("../model", "names '../model', which is not a file"), ("n" * 300, "nnn is missing")],
+    [("../model", "or one outside of its folder"), ("n" * 300, "nnn is missing")],
 )
 def test_a_manifest_names_files_of_its_folder(folder: Path, name: str, words: str) -> None:
     edit(folder / "manifest.json", lambda manifest: manifest["sha256"].update({name: ""}))

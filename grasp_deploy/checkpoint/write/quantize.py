@@ -196,7 +196,7 @@ def _config(preset: Any, scheme: Scheme) -> dict[str, Any]:
 def _beside(model: StoredModel) -> dict[str, Path]:
     """A checkpoint's files to copy beside the weights, by name; not card and quality record."""
     left_out = {MANIFEST_FILE, QUALITY_FILE, CARD_FILE, INDEX_FILE}
-    names = {Path(name).name for name in manifest_of(model.directory)} - left_out
+    names = manifest_of(model.directory).keys() - left_out
     weights = {path.name for path in model.files.values()}
     return {name: model.directory / name for name in sorted(names - weights)}
 

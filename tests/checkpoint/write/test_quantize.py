@@ -19,7 +19,9 @@ from grasp_deploy.checkpoint.verify_files import check_files
 from grasp_deploy.checkpoint.write.export import export
 from grasp_deploy.checkpoint.write.quantize import SCHEMES, difference, quantize
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.disk import sha256
 from grasp_deploy.files.json_files import write_json
+from grasp_deploy.files.outputs import manifest_of
 from tests.checkpoint.card.test_model_card import record
 from tests.checkpoint.test_equivalence import random_plan
 from tests.checkpoint.write.test_sidecar_files import byte_level_tokenizer
@@ -129,6 +131,12 @@ def test_what_stands_beside_the_weights(demo_checkpoint: Path, tmp_path: Path) -
         assert not last.ok and "is not what quantising" in last.detail
         for file, data in saved.items():
             file.write_bytes(data)
+    manifest, stated = source / "manifest.json", manifest_of(source)
+    (tmp_path / "secret").touch()
+    write_json(manifest, {"sha256": {**stated, "../secret": sha256(tmp_path / "secret")}})
+    outside = ("quantize", source, "--scheme", "fp8", "-o", tmp_path / "other")
+    assert_refused(grasp_deploy(*outside), "is not the file that manifest.json states")
+    write_json(manifest, {"sha256": stated})
     (source / "tokenizer.json").write_text("{}")
     changed = ("quantize", source, "--scheme", "fp8", "-o", tmp_path / "other")
     assert_refused(
