@@ -60,6 +60,7 @@ def export_command(
 def quantize_command(
     model: Annotated[str, typer.Argument(help="Folder or hub id of a model, pruned or dense.")],
     *,
+    revision: Revision = None,
     scheme: Annotated[
         Literal["fp8", "int8", "w4a16"],
         typer.Option(help="8-bit weights and activations, or 4-bit weights."),
@@ -90,7 +91,7 @@ def quantize_command(
     from grasp_deploy.checkpoint.write.quantize import quantize
     from grasp_deploy.report.progress import stage_bars
 
-    directory, texts = resolve_model(model).directory, calibration or []
+    directory, texts = resolve_model(model, revision).directory, calibration or []
     token_ids, text = _rounding_text(directory, scheme, texts, calibration_sequences)
     with stage_bars(stderr) as show:
         shape = quantize(

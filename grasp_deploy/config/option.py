@@ -77,6 +77,17 @@ def assigned(settings: Any, name: str, value: Any = None) -> str:
     return f"{spelled}{'=' if spelled.startswith('--set ') else ' '}{value}"
 
 
+def given_words(settings: Any) -> list[str]:
+    """The options that differ from their defaults, as words of a command line."""
+    words = []
+    for name, option_field in option_fields(settings).items():
+        value = getattr(settings, name)
+        if value != option_field.default:
+            for one in value if isinstance(value, tuple) else (value,):
+                words += assigned(settings, name, one).removesuffix(" True").split(" ", 1)
+    return words
+
+
 def field_problems(settings: Any) -> dict[str, str]:
     """Convert fields to their types; returns a sentence for each that breaks its type or bounds."""
     problems = {}

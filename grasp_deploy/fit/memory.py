@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from grasp_deploy.checkpoint.read.source import resolve_config
 from grasp_deploy.checkpoint.read.validate import config_and_shape, refuse_quantised
 from grasp_deploy.compression.budget_options import budget_for, load_of, room_of
 from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.config.option import given_words, option_fields
+from grasp_deploy.config.rules import DEPLOYMENT
 from grasp_deploy.engine.offline import Deployed, deployed, predict_capacity
 from grasp_deploy.errors import InputError
 from grasp_deploy.fit.offers import GROUP_COLUMNS, Offer, offers
@@ -34,7 +36,7 @@ class Fit:
     `impossible` says in one line why no budget fits; None where one does.
     """
 
-    model: str
+    config: CompressConfig
     shape: ModelShape
     load: Load
     room: Room
@@ -42,37 +44,35 @@ class Fit:
     impossible: str | None
 
     @property
+    def model(self) -> str:
+        return self.config.model
+
+    @property
     def fits(self) -> bool:
         """True if the model fits as it is."""
         return self.offers[0].fits
 
     def command(self, offer: Offer) -> str:
-        """The shell commands that carry out an offer, up to the server.
-
-        The budget of a pruned one weighs weights against cache at their sizes once quantised.
-        """
+        """The shell commands that carry out an offer, up to the server."""
         options, commands = _engine_options(self.shape, self.load), []
-        path = Path(self.model)
-        model = self.model
+        path, model, revision = Path(self.model), self.model, []
+        if self.config.revision is not None:
+            revision = ["--revision", self.config.revision]
         if path.is_file():  # commands want its folder, which a config.json elsewhere does not have
             model = str(path.parent) if path.name == "config.json" else "MODEL"
         if offer.has_fp8_cache:
             options["kv_cache_dtype"] = KV_DTYPES[1]
         if offer.keep is not None:
-            share, width = math.floor(1000 * offer.keep) / 1000, self.shape.bytes_per_parameter
-            cached = 1 if offer.has_fp8_cache else self.load.kv_bytes_per_value or width
-            bits = 4 + 8 * width / GROUP_COLUMNS if offer.bits == 4 else offer.bits or 8 * width
-            tokens = math.ceil(self.load.cached_tokens * 8 * cached / bits)
-            budget = ["--keep", str(share), "--cost", "memory", "--cached-tokens", str(tokens)]
-            commands.append(["compress", model, *budget, "--output", "smaller"])
-            model = "smaller"
+            words = given_words(_share_config(self.config, self.shape, offer))
+            commands.append(["compress", model, *words, "--output", "smaller"])
+            model, revision = "smaller", []
         if offer.bits is not None:
             scheme = BITS[offer.bits]
             output = f"{Path(model).name}-{scheme}"
-            commands.append(["quantize", model, "--scheme", scheme, "--output", output])
-            model = output
+            commands.append(["quantize", model, *revision, "--scheme", scheme, "--output", output])
+            model, revision = output, []
         options["gpu_memory_utilization"] = self.room.utilization
-        commands.append(["serve", model, "--", *_flags(options)])
+        commands.append(["serve", model, *revision, "--", *_flags(options)])
         return " && ".join(shlex.join(["grasp-deploy", *words]) for words in commands)
 
     @property
@@ -117,13 +117,39 @@ def predict_fit(config: CompressConfig) -> Fit:
     refuse_quantised(shape)
     check_positions(load_of(config).context_tokens, stated, "--context")
     load, room = load_of(config), room_of(config)
-    rows, impossible = offers(shape, load, room), None
+    rows, impossible = offers(shape, load, room, config.targets), None
+    rows = [row for row in rows if row.keep is None or _is_possible(config, shape, row)]
     if not rows[0].fits:
         try:
             budget_for(config, shape, torch.device("cpu"))
         except InputError as error:
             impossible = str(error)
-    return Fit(config.model, shape, load, room, rows, impossible)
+    return Fit(config, shape, load, room, rows, impossible)
+
+
+def _share_config(config: CompressConfig, shape: ModelShape, offer: Offer) -> CompressConfig:
+    """The compression to the share of an offer, with all options of `config` but its deployment.
+
+    Its cost weighs weights against cache at their sizes once quantised.
+    """
+    assert offer.keep is not None, "asked of an offer that prunes"
+    width = shape.bytes_per_parameter
+    cached = 1 if offer.has_fp8_cache else load_of(config).kv_bytes_per_value or width
+    bits = 4 + 8 * width / GROUP_COLUMNS if offer.bits == 4 else offer.bits or 8 * width
+    tokens = math.ceil(load_of(config).cached_tokens * 8 * cached / bits)
+    defaults = option_fields(config)
+    deployment: dict[str, Any] = {n: defaults[n].default for n in ("gpu_memory", *DEPLOYMENT)}
+    share = math.floor(1000 * offer.keep) / 1000
+    return replace(config, **deployment, keep=share, cost="memory", cached_tokens=tokens)
+
+
+def _is_possible(config: CompressConfig, shape: ModelShape, offer: Offer) -> bool:
+    """True if `compress` takes the share of an offer, in the multiples that layers keep."""
+    try:
+        budget_for(_share_config(config, shape, offer), shape, torch.device("cpu"))
+    except InputError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)

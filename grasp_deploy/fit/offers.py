@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from grasp_deploy.checkpoint.footprint import Load, Memory, Room, deployment_memory, kv_bytes
+from grasp_deploy.checkpoint.footprint import Load, Memory, Room, deployment_memory
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 
 FP8_KV_BYTES = 1
@@ -39,12 +39,12 @@ class Offer:
         return {n: v for n, v in vars(self).items() if n != "memory"} | vars(self.memory) | others
 
 
-def offers(shape: ModelShape, load: Load, room: Room) -> list[Offer]:
+def offers(shape: ModelShape, load: Load, room: Room, targets: str = "both") -> list[Offer]:
     """The model as it is, quantised alone, pruned alone, and both where they are needed together.
 
-    Those that prune take all of the room, or are left out where no pruning is enough. Their parts
-    assume that channels and groups of all layers shrink alike; learnt scores divide the same sum
-    otherwise.
+    Those that prune the `targets` take all of the room, or are left out where no pruning is enough.
+    Their parts assume that channels and groups of all layers shrink alike; learnt scores divide the
+    same sum otherwise.
     """
 
     def offer(name: str, load: Load, weight_bytes: int, bits: int | None = None) -> Offer:
@@ -72,7 +72,7 @@ def offers(shape: ModelShape, load: Load, room: Room) -> list[Offer]:
     )
     for cache, bits, size, ending in both:
         if not offer("", cache, size(shape)).fits:
-            pruned = _pruned(shape, cache, room, size)
+            pruned = _pruned(shape, cache, room, size, targets)
             rows += [
                 replace(o, name=o.name + ending, bits=bits, has_fp8_cache=cache == narrow)
                 for o in pruned
@@ -90,22 +90,26 @@ def _sequences(memory: Memory, left_bytes: int, load: Load) -> int:
 
 
 def _pruned(
-    shape: ModelShape, load: Load, room: Room, weight_bytes: Callable[[ModelShape], int]
+    shape: ModelShape,
+    load: Load,
+    room: Room,
+    weight_bytes: Callable[[ModelShape], int],
+    targets: str,
 ) -> Iterator[Offer]:
-    """Yield the offer that fills the room, if the least that layers keep fits it.
+    """Yield the offer that fills the room, if what no pruning removes fits it.
 
     KV groups stay where removing them frees no cache.
     """
     dense = deployment_memory(shape, load, room.overhead_bytes, weight_bytes(shape))
-    groups = shape.layers[0].num_key_value_heads if shape.mixed_attention else 0
+    kv_stays = shape.mixed_attention or targets == "ffn"
+    groups = max(layer.num_key_value_heads for layer in shape.layers) if kv_stays else 0
+    ffn_units = shape.layers[0].ffn_units if targets == "kv" else 0
     states = load.sequences * shape.state_bytes_per_sequence
-    always = weight_bytes(_of_layers(shape, groups=groups, ffn_units=0))
-    prunable_cache = 0 if shape.mixed_attention else dense.kv_bytes - states
+    always = weight_bytes(_of_layers(shape, groups=groups, ffn_units=ffn_units))
+    prunable_cache = 0 if kv_stays else dense.kv_bytes - states
     prunable_bytes = dense.weight_bytes - always + prunable_cache
     left_bytes = room.usable_bytes - (dense.total_bytes - prunable_bytes)
-    least = _of_layers(shape, groups=groups or 1, ffn_units=max(1, shape.experts_per_token))
-    least_cache = kv_bytes(least, load) - states if prunable_cache else 0
-    if left_bytes < weight_bytes(least) - always + least_cache:
+    if left_bytes <= 0:
         return
     keep = left_bytes / prunable_bytes
     cache = int(keep * prunable_cache)

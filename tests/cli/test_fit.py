@@ -1,6 +1,7 @@
 """`fit`: sizes of a deployment without weights, and a model that is pruned until it fits."""
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -64,6 +65,31 @@ def test_the_commands_name_a_folder(config: Path) -> None:
         assert any(command.startswith(quantised) for command in commands)
         pruned = f"grasp-deploy compress {named} --keep 0."
         assert commands[-1].startswith(pruned) and " --cost memory --cached-tokens " in commands[-1]
+
+
+@pytest.mark.parametrize(
+    ("memory", "options", "rows"),
+    [
+        ("10380902B", "", 2),  # unquantised it needs 32 channels in each layer, which are 12.4 %
+        ("10.5MiB", "", 3),
+        ("10.5MiB", "--ffn-multiple 128", 2),
+        ("10MiB", "--kv-multiple 2", 2),
+        ("12MiB", "--set targets=ffn --set compensation=False --seed 3", 2),
+        ("14.5MiB", "--set targets=kv --calibration 'a text.txt' --gradient-checkpointing", 1),
+    ],
+)
+def test_compress_takes_the_commands_with_all_options(memory: str, options: str, rows: int) -> None:
+    """Down to the least that layers keep in whole multiples."""
+    given = shlex.split(options)
+    load = ("--overhead", "1B", "--concurrency", "1", "--context", "64", *given)
+    offers = document("fit", DEMO, "--gpu-memory", memory, *load, "--dry-run", "--json")["offers"]
+    pruned = [offer for offer in offers if offer["keep"] is not None]
+    assert len(pruned) == rows
+    for offer in pruned:
+        words = shlex.split(offer["command"].partition(" && ")[0])[1:]
+        assert set(given) <= set(words) and not {"--gpu-memory", "--overhead"} & set(words), words
+        ended = grasp_deploy(*words, "--dry-run")
+        assert ended.code == 0, (words, ended.stderr)
 
 
 def test_compress_names_the_flags_of_the_load(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
