@@ -138,10 +138,20 @@ def run_verify(
 
 
 def serve_command(
-    directory: Annotated[Path, typer.Argument(help="Folder of a checkpoint, pruned or dense.")],
+    model: Annotated[
+        str,
+        typer.Argument(help="Folder or hub id (with --revision, if need be), pruned or dense."),
+    ],
     vllm_flags: VllmFlags = None,
 ) -> None:
     """Check a checkpoint, then serve it with `vllm serve` on 127.0.0.1."""
+    from grasp_deploy.checkpoint.limits import installed_platform
+    from grasp_deploy.checkpoint.read.source import resolve_model
+    from grasp_deploy.engine.flags import read_flags
     from grasp_deploy.engine.serve import serve
 
-    serve(directory, vllm_flags or [])
+    installed_platform()  # without it nothing is fetched
+    flags = vllm_flags or []
+    source = resolve_model(model, read_flags(flags).revision)
+    name = ["--served-model-name", model] if source.revision else []
+    serve(source.directory, [*name, *flags])

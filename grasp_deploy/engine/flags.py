@@ -30,6 +30,7 @@ class ServerFlags(argparse.Namespace):
 
     config: str | None
     model: str | None
+    revision: str | None
     host: str | None
     port: int | None
     uds: str | None
@@ -108,7 +109,7 @@ def _refuse(message: str) -> NoReturn:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
     parser.error = _refuse  # type: ignore[method-assign]  # which ambiguous names still come to
-    for name in ("config", "model", "host", "uds", "tokenizer", "convert", *FORMAT):
+    for name in ("config", "model", "revision", "host", "uds", "tokenizer", "convert", *FORMAT):
         parser.add_argument(_dashed(f"--{name}"))
     parser.add_argument("--quantization", "-q")
     parser.add_argument("--port", type=int)

@@ -1,5 +1,7 @@
 """`serve` and `up`: what they refuse before anything starts, and what counts as done."""
 
+import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -13,7 +15,7 @@ from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.prepare import prepare
 from grasp_deploy.compression.result import finished_plan
 from grasp_deploy.config.compress_config import CompressConfig
-from tests.cli.command import SHORT, assert_refused, grasp_deploy, needs_vllm
+from tests.cli.command import SHORT, assert_refused, document, grasp_deploy, needs_vllm
 from tests.installed import pretend
 from tests.tiny import MAGNITUDE, save_tiny
 
@@ -64,6 +66,32 @@ def test_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert is_done(config, output)
     save_tiny("llama", tmp_path / "model", seed=1)
     assert not is_done(config, output)
+
+
+def test_a_hub_id_is_served_at_its_revision_under_its_own_name(
+    tiny_folder: Path, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the command that `fit` gives; its other commands name the revision once as well."""
+    pretend(monkeypatch, lambda _: "0.32.0")
+    fetched, served = [], []
+
+    def fetch(name: str, revision: str | None, wanted: Sequence[str]) -> Path:
+        fetched.append((name, revision))
+        return tiny_folder
+
+    monkeypatch.setattr("grasp_deploy.checkpoint.read.source._fetch", fetch)
+    monkeypatch.setattr("grasp_deploy.engine.serve.serve", lambda *given: served.append(given))
+    load = ("--gpu-memory", "1GiB", "--overhead", "1MiB", "--concurrency", "1", "--context", "64")
+    offers = document("fit", "team/tiny", "--revision", "v1", *load, "--dry-run", "--json")[
+        "offers"
+    ]
+    assert [offer["command"].count("--revision v1") for offer in offers] == [1] * len(offers)
+    words = shlex.split(offers[0]["command"])[1:]
+    assert grasp_deploy(*words).code == 0
+    assert fetched == [("team/tiny", "v1")] * 2
+    ((folder, flags),) = served
+    assert folder == tiny_folder and flags[:2] == ["--served-model-name", "team/tiny"]
+    assert_refused(grasp_deploy("serve", tiny_folder, "--revision", "v1"), "leave --revision out")
 
 
 @needs_vllm
