@@ -28,7 +28,6 @@ def tables(record: KvRecord) -> list[Table]:
         f"sequences of {record.cells[0].context_tokens:,} tokens",
         HEADS,
         () if any(c.measured for c in record.cells) else ["predicted only: no vLLM was asked"],
-        fold=False,
     )
     for cell in record.cells:
         table.add_row(

@@ -57,7 +57,7 @@ def cell_table(
     figures: Callable[[Cell, Cell | None], list[str | Text]],
 ) -> Table:
     """Table with a row per cell, grouped by point; `figures(cell, first model's cell)` fills it."""
-    table = figure_table(title, heads, notes, fold=False)
+    table = figure_table(title, heads, notes)
     for cells in grouped(record.cells, point):
         rows = [[cell.model, *figures(cell, record.dense_cell(cell))] for cell in cells]
         add_group(table, point(cells[0]), rows)

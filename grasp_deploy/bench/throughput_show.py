@@ -104,7 +104,7 @@ def tables(record: ThroughputRecord) -> list[Table]:
     """Rates and latencies of each model, batch by batch; ratios to the first beside the ideal."""
     title, batch = f"Throughput: {record.settings.title}", "batch {0.batch:,}".format
     measured = cell_table(record, title, HEADS, NOTES, batch, _figures)
-    of_gains = figure_table("Throughput against the first model", GAIN_HEADS, fold=False)
+    of_gains = figure_table("Throughput against the first model", GAIN_HEADS)
     for rows in gains_by_model(record):
         add_group(of_gains, rows[0][0].model, ([batch(row[0]), *_judged(*row)] for row in rows))
     return [measured, of_gains] if of_gains.row_count else [measured]

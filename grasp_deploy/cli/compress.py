@@ -133,7 +133,7 @@ def _memory_table(found: Predicted) -> Table:
     device = "each GPU" if first.on_gpu else "the CPU, each process"
     heads = [f"{way.processes}" + ", weights\non the CPU" * way.offload for way in found.ways]
     title = f"Peak memory of {device}, {unit}"
-    table = figure_table(title, ["processes", *heads], fold=False)
+    table = figure_table(title, ["processes", *heads])
     for column, way in zip(table.columns[1:], found.ways, strict=True):
         column.style = "none" if found.fits(way) else "dim"
     for stage in first.stages:

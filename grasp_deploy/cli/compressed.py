@@ -22,7 +22,7 @@ def print_family(members: Sequence[dict[str, Any]], output: Path) -> None:
 
     heads = ("model", "weights,\nMiB", "KV bytes\nper token", "held-out\nloss", "above\ndense")
     notes = ["loss in nats per token on held-out calibration text"]
-    table = figure_table("Family of budgets", heads, notes, fold=False)
+    table = figure_table("Family of budgets", heads, notes)
     dense_loss = members[0]["heldout_loss_dense"]
     rows = [("dense", members[0]["dense"], dense_loss)]
     rows += [(Path(m["output"]).name, m, _finished_loss(m)) for m in members]

@@ -35,7 +35,7 @@ def loss_table(record: CompareRecord) -> Table:
         notes.append(f"agree: share of tokens with the same most likely one as {first}")
     if any(cell.is_calibrated_on for cell in record.cells):
         notes.append(f"{MARK}: calibrated on this text or a part of it, which flatters the model")
-    table = figure_table("", HEADS, [*notes, "±: one standard error"], fold=False)
+    table = figure_table("", HEADS, [*notes, "±: one standard error"])
     for cells in record.texts:
         of = f"{cells[0].text}: {cells[0].tokens:,} tokens"
         table.add_row(Text(of, "bold"))

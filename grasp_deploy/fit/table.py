@@ -30,7 +30,7 @@ def offer_table(fit: Fit) -> Table:
         "all channels and KV groups shrank alike"
     ] * is_pruned
     heads = (f"{name}\nin {unit}", *HEADS)
-    table = figure_table(f"{title}{fit.room.utilization:.0%} of {memory}", heads, notes, fold=False)
+    table = figure_table(f"{title}{fit.room.utilization:.0%} of {memory}", heads, notes)
     for offer in fit.offers:
         parts = offer.memory
         own_bytes = parts.activation_bytes + parts.overhead_bytes

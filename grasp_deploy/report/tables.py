@@ -114,18 +114,13 @@ def value_table(record: Mapping[str, Any]) -> Table:
     return _value_table(f"Record of {record['benchmark']}", figures)
 
 
-def figure_table(
-    title: str, heads: Sequence[str], notes: Sequence[str] = (), *, fold: bool = True
-) -> Table:
+def figure_table(title: str, heads: Sequence[str], notes: Sequence[str] = ()) -> Table:
     """A table whose first column has names, and whose figures stand on the right."""
     table = Table(title=title or None, title_justify="left", caption_justify="left")
     table.min_width = min(len(title), 60) or None  # else a narrow table would wrap its title
     table.caption = "\n".join(notes) or None
     for index, head in enumerate(heads):
-        if index:
-            table.add_column(head, justify="right", no_wrap=not fold, overflow="fold")
-        else:
-            table.add_column(head, overflow="fold")
+        table.add_column(head, justify="right" if index else "left", overflow="fold")
     return table
 
 

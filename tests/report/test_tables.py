@@ -2,7 +2,7 @@
 
 from rich.table import Table
 
-from grasp_deploy.report.tables import card_tables, provenance_table, value_table
+from grasp_deploy.report.tables import card_tables, figure_table, provenance_table, value_table
 from tests.bench.records import lines_of, record
 from tests.evaluate.quality.rows import corpus, task
 
@@ -18,6 +18,15 @@ def test_a_row_of_a_corpus_is_one_line_of_80_columns() -> None:
     assert cells == ["mine.jsonl (test)†", *told]
     assert any("nats lost" in line for line in lines)
     assert any(line.startswith("† The model learnt from this corpus") for line in lines)
+
+
+def test_a_narrow_terminal_cuts_no_name_and_no_figure() -> None:
+    row = ("stories260K", "12.589", "2.533 ± 0.013", "0.339")
+    table = figure_table("", ("model", "perplexity", "nats", "KL"))
+    table.add_row(*row)
+    lines = [line.strip("│").split("│") for line in lines_of(table, width=30) if "│" in line]
+    drawn = ["".join(column).replace(" ", "") for column in zip(*lines, strict=True)]
+    assert drawn == [cell.replace(" ", "") for cell in row]
 
 
 def cells_of(table: Table) -> dict[str, str]:
