@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 from typer.core import TyperGroup
@@ -28,12 +28,19 @@ CHECK_FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130  # exit codes
 LESS_MEMORY = (
     "use a smaller batch size, a shorter --sequence-length, --dtype bfloat16, or a larger device"
 )
+LEAST_WIDTH = 40
 PATIENCE_SECONDS = 30.0  # the first process may still be importing
 UsageError: Any = typer.BadParameter.__base__  # Typer has no public name for it
 
 
 class PlainConsole(Console):
     """A console that prints text literally: escapes are shown, and brackets are no markup."""
+
+    @property  # type: ignore[misc]  # nobody sets it
+    def size(self) -> ConsoleDimensions:
+        """That of the terminal, or the least width at which rich draws every table."""
+        found = super().size
+        return ConsoleDimensions(max(found.width, LEAST_WIDTH), found.height)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

@@ -69,7 +69,7 @@ def find_corpus(source: str) -> Corpus | None:
     if not source.startswith("hf:"):
         return CORPORA.get(source)
     name, _, config = source.removeprefix("hf:").partition(":")
-    if not name:
+    if not name.strip("/"):
         raise InputError(f"{source!r} names no dataset; write hf:NAME or hf:NAME:CONFIG")
     return Corpus(name, config or None)
 

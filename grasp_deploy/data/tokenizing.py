@@ -35,7 +35,7 @@ def first_tokens(
     the end of a line, and twice as much as long as that gives too few tokens.
     """
     text = JOIN.join(documents)
-    length = CHARACTERS * needed
+    length = min(CHARACTERS * needed, len(text))  # the engine of `re` takes no huge one
     while (line := LINE.search(text, length)) is not None:
         ids = tokens(tokenizer, text[: line.end()])
         if len(ids) >= needed + UNSURE:

@@ -137,6 +137,11 @@ def test_warnings_of_libraries_stay_out_of_sight() -> None:
     assert len(run_process("-c", f"{fresh}; {program}").stderr.splitlines()) == 2
 
 
+def test_no_terminal_is_too_narrow(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "1")
+    assert grasp_deploy("inspect", tiny_folder).code == 0
+
+
 @pytest.fixture
 def quiet_afterwards() -> Iterator[None]:
     yield

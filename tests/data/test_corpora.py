@@ -60,8 +60,9 @@ def test_splits_and_columns_that_a_corpus_lacks(lines: Corpus, stream: Corpus) -
         remote_documents(lines, "hf:x", "dev", None)
     with pytest.raises(InputError, match="hf:x has no column 'body'; its columns are: text"):
         remote_documents(lines, "hf:x", "train", "body")
-    with pytest.raises(InputError, match="names no dataset; write hf:NAME or hf:NAME:CONFIG"):
-        read_documents(TextSource("hf:"))
+    for source in ("hf:", "hf:/"):
+        with pytest.raises(InputError, match="names no dataset; write hf:NAME or hf:NAME:CONFIG"):
+            read_documents(TextSource(source))
     for split, told in {
         **dict.fromkeys(("train[:10%]", "train[-5:]", "train[:-2]"), "count rows from its start"),
         **dict.fromkeys(("train[5:5]", "train[9:5]", "train[10:]"), "there are no such rows"),

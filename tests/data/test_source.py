@@ -51,6 +51,7 @@ def test_a_text_to_calibrate_on(text: str, expected: TextSource) -> None:
             (texts, "twice: name it once")
             for texts in (["c4", "c4@train=2"], ["a.txt", "./a.txt@train"], ["wikitext2", WIKITEXT])
         ),
+        (["a\0b", "a\0b@train"], "twice: name it once"),
         ([], "names no text"),
         (["self=0"], "no text beside self=0"),
     ],
