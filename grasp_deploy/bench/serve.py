@@ -8,8 +8,8 @@ opposite order.
 import os
 import statistics
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -45,6 +45,7 @@ CONCURRENCIES = (1, 8, 32)
 PATIENCE_SECONDS = 12 * 3600.0  # 500 long requests, one after the other, on a CPU
 START_SECONDS = 1800.0
 RateOption = Annotated[float, Meta(gt=0, le=LARGEST_NUMBER)]
+Limit = Annotated[float, Meta(ge=0, le=LARGEST_NUMBER)]
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,9 @@ class ServeSettings:
     requests: CountOption = option("Requests of each load.", 500)
     prompt_tokens: CountOption = option("Tokens of each prompt.", 512)
     new_tokens: CountOption = option("Tokens of each answer.", 128)
-    slo_ms: Mapping[str, float] = field(default_factory=dict)  # of ttft, tpot, e2el
+    slo_ttft_ms: Limit | None = option("Longest time to the first token of a good request.", None)
+    slo_tpot_ms: Limit | None = option("Longest time per further token of a good request.", None)
+    slo_e2e_ms: Limit | None = option("Longest time to the end of a good request.", None)
     repetitions: CountOption = option(REPETITIONS_HELP, 1)
     seed: Seed = option(BENCH_SEED_HELP, 0)
     server_flags: tuple[str, ...] = ()  # of every server; filled in for the record
@@ -68,6 +71,12 @@ class ServeSettings:
     def __post_init__(self) -> None:
         if not self.concurrencies and not self.request_rates:
             object.__setattr__(self, "concurrencies", CONCURRENCIES)
+
+    @property
+    def slo_ms(self) -> dict[str, float]:
+        """The limits that are given, by vLLM's names."""
+        limits = {"ttft": self.slo_ttft_ms, "tpot": self.slo_tpot_ms, "e2el": self.slo_e2e_ms}
+        return {name: ms for name, ms in limits.items() if ms is not None}
 
 
 class Percentiles(Struct, frozen=True):

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -68,17 +67,6 @@ def serve_bench_command(
     models: ModelsAndFlags,
     *,
     settings: ServeSettings,
-    slo_ttft_ms: Annotated[
-        float | None,
-        typer.Option(min=0.0, help="Longest time to the first token of a good request."),
-    ] = None,
-    slo_tpot_ms: Annotated[
-        float | None,
-        typer.Option(min=0.0, help="Longest time per further token of a good request."),
-    ] = None,
-    slo_e2e_ms: Annotated[
-        float | None, typer.Option(min=0.0, help="Longest time to the end of a good request.")
-    ] = None,
     output: RecordOutput = None,
     as_json: Json = False,
 ) -> None:
@@ -86,8 +74,6 @@ def serve_bench_command(
     names, vllm_flags = split_flags(models)
     if settings.concurrencies and settings.request_rates:
         raise InputError("--concurrency and --request-rate are two kinds of load: give one of them")
-    slo_ms = {"ttft": slo_ttft_ms, "tpot": slo_tpot_ms, "e2el": slo_e2e_ms}
-    settings = replace(settings, slo_ms={k: ms for k, ms in slo_ms.items() if ms is not None})
     measure = partial(bench_serve, settings=settings, vllm_arguments=vllm_flags)
     record = run_bench("serve", measure, names, output, as_json)
     for cell in record.cells:

@@ -27,7 +27,7 @@ from tests.tiny import save_tiny
 GIB = 2**30
 SHORT: dict[str, Any] = {"requests": 5, "prompt_tokens": 64, "new_tokens": 8}
 REQUESTS = ServeSettings(
-    requests=20, prompt_tokens=64, new_tokens=16, slo_ms={"ttft": 200.0, "tpot": 12.5}
+    requests=20, prompt_tokens=64, new_tokens=16, slo_ttft_ms=200.0, slo_tpot_ms=12.5
 )
 
 
@@ -139,7 +139,7 @@ def test_the_arguments_of_a_load() -> None:
     assert "--tokenizer=model" in arguments  # a folder may be named -x
     assert "--ignore-eos" in arguments and "--request-rate" not in arguments
     assert arguments[arguments.index("--goodput") + 1 :] == ["ttft:200", "tpot:12.5"]
-    plain = replace(REQUESTS, slo_ms={})
+    plain = replace(REQUESTS, slo_ttft_ms=None, slo_tpot_ms=None)
     arguments = load_arguments(LoadPoint(None, 0.5), plain, 3, url, folder)
     assert arguments[arguments.index("--request-rate") + 1] == "0.5"
     assert "--max-concurrency" not in arguments and "--goodput" not in arguments

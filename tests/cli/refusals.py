@@ -231,6 +231,8 @@ ROWS: dict[str, dict[str, str]] = {
     },
     "bench serve model": {
         "--concurrency 1 --request-rate 1": "two kinds of load",
+        "--slo-ttft-ms inf --slo-e2e-ms -1": "--slo-ttft-ms inf & --slo-e2e-ms -1",
+        "--slo-tpot-ms nan": "--slo-tpot-ms nan",
         "--prompt-tokens 500 --new-tokens 13": "512 positions",
         "--concurrency 0": "--concurrency '0'",
     },
