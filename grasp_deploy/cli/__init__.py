@@ -3,6 +3,12 @@
 Whatever is heavy is imported inside the commands, so that `--help` is instant.
 """
 
-from grasp_deploy.cli.app import main
+from grasp_deploy.cli.console import tidy_process
 
-__all__ = ["main"]
+
+def main() -> None:
+    """Entry point of the console script."""
+    with tidy_process():
+        from grasp_deploy.cli.app import app  # takes a while, in which signals may come
+
+        app(prog_name="grasp-deploy")

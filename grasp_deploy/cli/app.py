@@ -1,4 +1,4 @@
-"""The commands of `grasp-deploy`, and its entry point."""
+"""The commands of `grasp-deploy`."""
 
 from typing import Annotated
 
@@ -11,7 +11,6 @@ from grasp_deploy.cli.console import (
     is_under_torchrun,
     log_to_stderr,
     silence_libraries,
-    tidy_process,
 )
 from grasp_deploy.cli.evaluate import evaluate_app
 from grasp_deploy.cli.report import report_command
@@ -41,12 +40,6 @@ app.add_typer(bench_app, name="bench")
 app.command("report")(report_command)
 app.command("synthesize")(compress.synthesize_command)
 app.command("demo")(compress.demo_command)
-
-
-def main() -> None:
-    """Entry point of the console script."""
-    with tidy_process():
-        app(prog_name="grasp-deploy")
 
 
 @app.callback(invoke_without_command=True)

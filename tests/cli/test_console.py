@@ -69,6 +69,19 @@ def test_a_signal_leaves_a_run_that_goes_on(
     assert sorted(path.name for path in work.iterdir()) == ["out", "text.txt"]
 
 
+def test_an_interrupt_during_the_imports() -> None:
+    program = (
+        "import os, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "class Interrupt:\n"
+        "    def find_spec(name, *_):\n"
+        "        if name == 'grasp_deploy.cli.app': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupt)\n"
+        "from grasp_deploy.cli import main; main()"
+    )
+    ended = run_process("-c", program)
+    assert (ended.code, ended.stdout, ended.stderr) == (130, "", "")
+
+
 def test_a_name_that_is_not_utf8_on_a_terminal_that_takes_nothing_else() -> None:
     program = "from grasp_deploy.cli.console import *\nwith tidy_process(): print_line('no\\udcff')"
     ended = run_process("-c", program, PYTHONIOENCODING="utf-8:strict")

@@ -10,7 +10,7 @@ from unittest.mock import patch
 from peft import LoraConfig, get_peft_model
 from pyarrow import Table, parquet
 
-from grasp_deploy.cli.app import main
+from grasp_deploy.cli import main
 from tests.bench.records import kv_record, memory_record, model, serve_record, throughput_record
 from tests.evaluate.tasks.task_records import task_record
 from tests.evaluate.tasks.tiny_tasks import write_items
