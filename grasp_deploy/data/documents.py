@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 FORMATS = "plain text in UTF-8, .jsonl, .json, .csv or .parquet"
-TABLES = (".jsonl", ".json", ".csv", ".parquet")
+LINES = (".jsonl", ".ndjson", ".jsonlines")  # names of one format
+TABLES = (*LINES, ".json", ".csv", ".parquet")
 OFFLINE_WAY = "pass a local file instead (--calibration FILE, or --data FILE to evaluate)"
 
 
@@ -85,9 +86,10 @@ def remote_documents(
 
     A large corpus is streamed, and its slices count from its start.
     """
-    from datasets import Dataset, load_dataset
+    from datasets import Dataset, disable_progress_bars, load_dataset
     from datasets.exceptions import DatasetsError
 
+    disable_progress_bars()
     load = partial(load_dataset, corpus.path, corpus.config, data_files=corpus.data_files)
     try:
         if corpus.streamed_documents:
@@ -103,9 +105,10 @@ def remote_documents(
         else:
             rows = load(split=split)
     except (OSError, ValueError, RuntimeError, DatasetsError) as error:
+        reason = first_line(error.__cause__ or error)
         raise InputError(
-            f"{source} with split {split!r} cannot be loaded: {first_line(error)}; "
-            f"check its name and split, or {OFFLINE_WAY}"
+            f"{source} with split {split!r} cannot be loaded: {reason}; check its "
+            f"name and split, or {OFFLINE_WAY}"
         ) from error
     columns = {name: rows[name] for name in rows.column_names}
     column, texts = texts_of(columns, column, source, tokenizer)
@@ -143,6 +146,8 @@ def local_documents(
             f"{path} has no split {name!r}: a local file is one split, 'train'; write "
             "train[START:STOP] to take some of its rows, or pass the file of that split"
         )
+    if path.suffix.lower() in (".tsv", ".gz"):  # else its syntax, or nothing, would be learnt
+        raise InputError(f"{path} must be unpacked or written in another format: give {FORMATS}")
     if has_columns(path):
         column, texts = texts_of(_columns(path), column, path, tokenizer)
         return column, texts[slice_bound(start, len(texts)) : slice_bound(stop, len(texts))]
@@ -194,7 +199,10 @@ def _rows(text: str, suffix: str) -> Any:
         return json.loads(text)
     if suffix == ".csv":  # a line of too many fields has them under None
         csv.field_size_limit(len(text))
-        return list(csv.DictReader(StringIO(text), strict=True))
+        reader = csv.DictReader(StringIO(text), strict=True)
+        if len(set(reader.fieldnames or ())) < len(reader.fieldnames or ()):
+            raise ValueError("its header names a column twice")
+        return list(reader)
     rows = []
     for number, line in enumerate(text.split("\n"), start=1):
         try:

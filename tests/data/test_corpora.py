@@ -60,6 +60,10 @@ def test_splits_and_columns_that_a_corpus_lacks(lines: Corpus, stream: Corpus) -
         remote_documents(lines, "hf:x", "dev", None)
     with pytest.raises(InputError, match="hf:x has no column 'body'; its columns are: text"):
         remote_documents(lines, "hf:x", "train", "body")
+    damaged = lines.data_files["test"].replace("test.txt", "a.jsonl")  # type: ignore[index]
+    Path(damaged).write_text('{"text": ')
+    with pytest.raises(InputError, match="cannot be loaded: JSON parse error"):
+        remote_documents(Corpus("json", data_files={"train": damaged}), "x", "train", None)
     for source in ("hf:", "hf:/"):
         with pytest.raises(InputError, match="names no dataset; write hf:NAME or hf:NAME:CONFIG"):
             read_documents(TextSource(source))

@@ -8,6 +8,7 @@ import pytest
 
 from grasp_deploy.data import TextSource
 from grasp_deploy.data.blocks import read_documents
+from grasp_deploy.data.documents import TABLES
 from grasp_deploy.errors import InputError
 
 # A line separator within a string, a text like a missing value and quoted commas must survive.
@@ -16,7 +17,7 @@ DOCUMENTS = ["first\nof two lines", "second, with “quotes” and \u2028", "NA"
 
 def write(path: Path, documents: list[str], column: str = "text") -> Path:
     rows = [{"id": index, column: document} for index, document in enumerate(documents)]
-    if path.suffix == ".jsonl":
+    if path.suffix in (".jsonl", ".ndjson", ".jsonlines"):
         lines = [json.dumps(row, ensure_ascii=False) for row in rows]
         path.write_text("\n".join(lines) + "\n\n", encoding="utf-8")
     elif path.suffix == ".json":
@@ -39,7 +40,7 @@ def message(path: Path, split: str | None = None, column: str | None = None) -> 
     return str(caught.value)
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv", ".parquet"])
+@pytest.mark.parametrize("suffix", TABLES)
 def test_rows_are_documents(tmp_path: Path, suffix: str) -> None:
     """Of the column `text` or the named one, beside others; the name is no pattern."""
     assert read(write(tmp_path / f"corpus[1]*{suffix}", DOCUMENTS)) == DOCUMENTS
@@ -95,6 +96,9 @@ def test_other_layouts(tmp_path: Path, name: str, text: str, documents: list[str
         ("a.json", b'[{"text": "a"},\n\n{"text": ]', "line 3"),
         ("a.json", b'["a", {"text": "b"}]', "not all texts"),
         ("a.csv", b'text,source\n"one","a","x"\n', "values by name"),
+        ("a.csv", b'text,text\n"one","a"\n', "names a column twice"),
+        ("a.tsv", b"text\tid\none\t1\n", ".csv"),
+        ("a.jsonl.gz", b"\x1f\x8b", "unpacked"),
         ("a.parquet", b"PAR1 no, not really", "valid parquet"),
         ("a.jsonl", b'{"text": "a"}\n{"text": 7}', "row 1"),
         ("a.jsonl", b'{"text": null, "other": null}', "text, other"),
