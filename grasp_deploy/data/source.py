@@ -24,7 +24,7 @@ from grasp_deploy.data.documents import find_corpus
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import kind_of
 
-NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|nan|inf")
+NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|nan|inf")
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("wikitext2@validation=0.5", TextSource("wikitext2", "validation", weight=0.5)),
         ("ptb@[:9]", TextSource("ptb", "train[:9]")),
         ("a.txt=1e-1", TextSource("a.txt", weight=0.1)),
+        ("a.txt=1E3", TextSource("a.txt", weight=1000.0)),
         ("hf:org/name:en@test", TextSource("hf:org/name:en", "test")),
         ("self=2", TextSource("self", weight=2.0)),
         ("self:asks.txt@[:5]", TextSource("self:asks.txt", "[:5]")),

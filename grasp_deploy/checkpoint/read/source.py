@@ -77,7 +77,9 @@ PATIENCE_SECONDS = 8.0
 
 
 def path_of(name: str) -> Path:
-    """A name as a path; `~` of an unknown user stays as it is."""
+    """A name as a path; `~` of an unknown user stays as it is. InputError for an empty name."""
+    if not name:
+        raise InputError("the name of a model is empty: give a model's folder, or a hub id")
     try:
         return Path(name).expanduser()
     except RuntimeError:

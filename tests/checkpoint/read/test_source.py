@@ -15,7 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from grasp_deploy.checkpoint.read.source import ModelSource, file_hashes, resolve_model
+from grasp_deploy.checkpoint.read.source import (
+    ModelSource,
+    file_hashes,
+    resolve_config,
+    resolve_model,
+)
+from grasp_deploy.errors import InputError
 from tests.answering import answering
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -130,6 +136,9 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("team/model").mkdir(parents=True)
     assert resolve_model("team/model") == ModelSource("team/model", Path("team/model"), None)
     assert resolve_model("~/team").directory == tmp_path / "team"
+    for resolve in (resolve_model, resolve_config):
+        with pytest.raises(InputError, match="name of a model is empty"):
+            resolve("")  # pathlib's name of the working folder
 
 
 def test_hashes_are_of_the_weight_files_alone(tmp_path: Path) -> None:
