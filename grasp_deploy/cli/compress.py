@@ -144,7 +144,12 @@ def _memory_table(found: Predicted) -> Table:
     return table
 
 
-@takes_fields("budget", BUDGET_FIELDS)
+@takes_fields(
+    "budget",
+    BUDGET_FIELDS,
+    keep="Share of the prunable cost to keep, such as 0.6; required.",
+    cost="Cost model: parameters, kv-bytes, memory, or your own package.module:function.",
+)
 def synthesize_command(
     config: DenseConfig,
     *,
@@ -154,6 +159,8 @@ def synthesize_command(
     as_json: Json = False,
 ) -> None:
     """Prune a config.json by a random mask under a budget, for benches with --random-weights."""
+    if budget.get("cost") == "latency":
+        raise InputError("synthesize measures no times: give --cost parameters, kv-bytes or memory")
     try:
         checked = CompressConfig(model=config, **budget)
     except InputError as error:  # this command has --targets instead of --set targets

@@ -23,7 +23,13 @@ RECOVERY_FIELDS = (
 )
 
 
-@takes_fields("given", RECOVERY_FIELDS, defaults=False)
+@takes_fields(
+    "given",
+    RECOVERY_FIELDS,
+    defaults=False,
+    recover="Tokens of recovery, such as 2M. Default: 1M.",
+    sequences="Number of sequences of text. Default: that of its calibration.",
+)
 def heal_command(
     directory: Annotated[Path, typer.Argument(help="Folder of a pruned checkpoint.")],
     *,

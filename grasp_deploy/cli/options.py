@@ -76,10 +76,16 @@ def takes_settings(settings_type: type) -> Callable[[Command], Command]:
 
 
 def takes_fields(
-    replaced: str, names: Sequence[str], *, defaults: bool = True
+    replaced: str, names: Sequence[str], *, defaults: bool = True, **helps: str
 ) -> Callable[[Command], Command]:
-    """Give a command the options `names` of a compression, as a dictionary in `replaced`."""
+    """Give a command the options `names` of a compression, as a dictionary in `replaced`.
+
+    `helps` are the texts of those that mean something else here.
+    """
     parameters = field_parameters(CompressConfig, names, defaults=defaults)
+    for name, parameter in zip(names, parameters, strict=True):
+        declaration = parameter.annotation.__metadata__[0]
+        declaration.help = helps.get(name, declaration.help)
     build = partial(read_values, CompressConfig)
     return lambda command: with_parameters(command, replaced, parameters, build)
 

@@ -189,7 +189,7 @@ class CompressOptions:
     norm_scales: bool = study("Learn scales of hidden channels behind norms too.", True)
     recover: Count | None = option(
         "Tokens of recovery, such as 2M: the pruned weights learn the dense model's predictions. "
-        "Default: none; of heal 1M.",
+        "Default: none.",
         None,
         "Recovery",
         metavar="TOKENS",

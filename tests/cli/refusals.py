@@ -208,6 +208,7 @@ ROWS: dict[str, dict[str, str]] = {
         "--model same-shape": "the plan was made for",
     },
     SYNTHESIZE: {
+        "--cost latency": "measures no times",
         "-o model": "model",
         "--keep 0.01": "--keep",
         "--keep 0.8,0.6": "--keep '0.8,0.6' is not allowed",
