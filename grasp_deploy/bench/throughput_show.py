@@ -5,7 +5,7 @@ batch, and the cached keys and values of all sequences; it reads and writes thei
 attention. Its ideal gain is the ratio of these bytes.
 Prefill reads the weights once for thousands of tokens, so its ideal gain is the ratio of the
 floating-point operations. The embedding is a look-up and counts for neither. The output projection
-counts for both, tied or not.
+counts for both, tied or not. Of experts only those count that the tokens can take.
 """
 
 from __future__ import annotations
@@ -79,25 +79,34 @@ def decode_step_bytes(footprint: Footprint, cell: Cell) -> float:
     if not footprint.tied_embeddings:
         width = int(footprint.dtype[-2:]) // 8  # embeddings are never quantised
         weight_bytes -= footprint.vocab_size * footprint.hidden_size * width
+    untaken = _untaken(footprint, cell.batch)
+    read_bytes = weight_bytes - untaken * footprint.weight_bytes / footprint.parameters
     state_bytes = 2 * cell.batch * footprint.state_bytes_per_sequence  # read and written
-    return max(0, weight_bytes) + cached_tokens * footprint.kv_bytes_per_token + state_bytes
+    return max(0, read_bytes) + cached_tokens * footprint.kv_bytes_per_token + state_bytes
 
 
 def prefill_operations(footprint: Footprint, cell: Cell) -> float:
     """Floating-point operations of a prefill, a multiplication and an addition being two.
 
-    Linear layers and causal `QK^T` and `PV` at every position; logits of the last position only.
+    Every weight at each position, causal `QK^T` and `PV`; logits of the last position only. The
+    updates of linear attention's states are left out.
     """
-    d, head_dim, tokens = footprint.hidden_size, footprint.head_dim, cell.prompt_tokens
+    tokens, ends = cell.prompt_tokens, footprint.vocab_size * footprint.hidden_size
+    weights = footprint.parameters - _untaken(footprint, 1)
+    weights -= ends if footprint.tied_embeddings else 2 * ends
+    queries = footprint.head_dim * sum(layer.num_attention_heads for layer in footprint.layers)
     pairs = tokens * (tokens + 1) / 2  # positions that a query sees, summed over the queries
-    operations = 2.0 * d * footprint.vocab_size
-    for layer in footprint.layers:
-        query_width = layer.num_attention_heads * head_dim
-        kv_width = layer.num_key_value_heads * head_dim
-        channels = layer.intermediate_size * max(1, footprint.experts_per_token)
-        weights = d * (2 * query_width + 2 * kv_width + 3 * channels + (layer.num_experts or 0))
-        operations += 2 * tokens * weights + 4 * pairs * query_width
-    return cell.batch * operations
+    return cell.batch * (2.0 * tokens * weights + 2 * ends + 4 * pairs * queries)
+
+
+def _untaken(footprint: Footprint, tokens: int) -> int:
+    """Parameters of the experts that so many tokens cannot take, as each takes a few of a layer."""
+    most, matrices = tokens * footprint.experts_per_token, 3 * footprint.hidden_size
+    return sum(
+        max(0, layer.num_experts - most) * matrices * layer.intermediate_size
+        for layer in footprint.layers
+        if layer.num_experts is not None
+    )
 
 
 def tables(record: ThroughputRecord) -> list[Table]:

@@ -110,8 +110,47 @@ def test_an_embedding_stays_plain_where_weights_are_quantised() -> None:
     )
 
 
+EXPERTS: dict[str, Any] = {
+    "model_type": "qwen3_moe",
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768,
+}
+
+
+def test_a_step_reads_no_more_experts_than_its_tokens_take() -> None:
+    many, few = (footprint_of(num_experts=count, **EXPERTS) for count in (128, 64))
+    expert, rows = 2 * 3 * 32 * 4096 * 768, 2 * 32 * 64 * 4096  # rows of routers
+    for batch, more in ((1, 0), (8, 0), (9, 8), (16, 64), (99, 64)):
+        at = cell(batch, 100, 20)
+        assert decode_step_bytes(many, at) - decode_step_bytes(few, at) == rows + more * expert
+    at = cell(1, 3, 1)
+    operations = prefill_operations(many, at) - prefill_operations(few, at)
+    assert operations == 3 * rows, "a token takes eight of either"
+
+
+def test_a_prefill_counts_linear_attention_and_gates_of_attention() -> None:
+    sizes = {f"linear_{name}_head_dim": 128 for name in ("key", "value")}
+    sizes |= {f"linear_num_{name}_heads": 16 for name in ("key", "value")}
+    hybrid = footprint_of(
+        model_type="qwen3_5_text",
+        architectures=["Qwen3_5ForCausalLM"],
+        layer_types=["linear_attention", "full_attention"],
+        num_hidden_layers=2,
+        head_dim=128,
+        linear_conv_kernel_dim=4,
+        **sizes,
+    )
+    linear = 4096 * (5 * 2048 + 2 * 16) + 3 * 2048 * 4  # q, k, v, z, o; a and b; convolution
+    plain = 4096 * 5 * 4096  # with the gate of q
+    attention = 4 * (1 + 2 + 3) * 4096
+    expected = 6 * (linear + plain + 2 * 3 * 4096 * 11008) + attention + 2 * 4096 * 32000
+    assert prefill_operations(hybrid, cell(1, 3, 1)) == pytest.approx(expected, rel=1e-3)
+
+
 def test_a_prefill_counts_linear_layers_attention_and_the_last_logits() -> None:
-    linear = 2 * 3 * 32 * 4096 * (4 * 4096 + 3 * 11008)
+    norms = 32 * 2 * 4096 + 4096
+    linear = 2 * 3 * (32 * 4096 * (4 * 4096 + 3 * 11008) + norms)
     attention = 4 * (1 + 2 + 3) * 32 * 4096
     logits = 2 * 4096 * 32000
     assert prefill_operations(footprint_of(), cell(5, 3, 1)) == 5 * (linear + attention + logits)
