@@ -40,7 +40,8 @@ def with_own_text(
     """Fill a run's empty sequences with text that the model writes; `load` it only if it writes.
 
     Rows are saved batch by batch, as `stage`. Each batch has a random state of its own, so that a
-    killed run goes on with the same text. `(n, T)` rows that are `known` are not written again.
+    killed run goes on with the same text, and a second recovery learns other text than the first.
+    `(n, T)` rows that are `known` are not written again.
     """
     places, length = own_places(run.text.parts), run.text.token_ids.shape[1]
     if not len(places):
@@ -58,7 +59,8 @@ def with_own_text(
     while model is not None and len(rows) < len(places):
         began = time.perf_counter()
         batch, count = len(rows), min(at_once, len(places) - len(rows))
-        generator = torch.Generator().manual_seed(run.config.seed * 1_000_003 + batch)
+        seed = (run.config.seed + 7919 * run.healings) * 1_000_003 + batch
+        generator = torch.Generator().manual_seed(seed)
 
         def show(tokens: int, done: int = batch, more: int = count) -> None:
             stages.report(stage, done * length + more * tokens, len(places) * length)

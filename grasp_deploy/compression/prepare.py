@@ -11,7 +11,7 @@ from torch import Tensor
 
 from grasp_deploy.checkpoint.card.model_card import intact_plan
 from grasp_deploy.checkpoint.limits import check_positions, refuse_experts
-from grasp_deploy.checkpoint.plan import Plan, check_layers, pruned_shape
+from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_layers, load_plan, pruned_shape
 from grasp_deploy.checkpoint.read.loading import (
     check_tokens,
     load_tokenizer,
@@ -110,6 +110,13 @@ class PreparedRun:
         for name, path in fitted.items():
             fitted_tensor(plan, name, path, getattr(torch, self.base.shape.dtype_of(name)))
         return plan, fitted
+
+    @property
+    def healings(self) -> int:
+        """Recoveries of the checkpoint that the run starts from."""
+        if self.start.checkpoint is None:
+            return 0
+        return len(load_plan(self.start.checkpoint / PLAN_FILE).provenance.get("healing", []))
 
     @cached_property
     def start_cost(self) -> float:

@@ -222,6 +222,18 @@ def test_the_temperature_of_text_that_heal_leaves_out(
     assert healing["config"]["own_temperature"] == CompressConfig.own_temperature
 
 
+def test_a_second_recovery_learns_other_text_of_the_models_own(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Heldout, "is_better", lambda *_: True)
+    options = {"sequences": 8, "recover": 64 * 32, "rounds": 1, "scale_epochs": 0}
+    config = make_config(keep=0.6, calibration=("self",), **options)
+    compress(config, tmp_path / "one")
+    plan = compress(config, tmp_path / "two", Start(checkpoint=tmp_path / "one")).plan
+    texts = [healing["text"]["token_ids_sha256"] for healing in plan.provenance["healing"]]
+    assert len(texts) == len(set(texts)) == 2
+
+
 def test_text_that_recovery_cannot_read(make_config: MakeConfig) -> None:
     short = make_config(keep=0.6, recover=1, rounds=1, scale_epochs=0, sequences=2)
     with pytest.raises(InputError, match=r"1 sequence, held out .* give --recover 64 or more"):
