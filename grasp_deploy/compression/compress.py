@@ -56,7 +56,8 @@ def compress(
         )
     replaces = options.overwrite or options.resume
     by_lead(lambda: refuse_existing(options.output, overwrite=replaces))
-    run, text = prepare(config, options.begun, start or FROM_DENSE), None
+    run = prepare(config, options.begun, start or FROM_DENSE)
+    text = more_text = None
     with Workspace.open(options, run) as workspace:
         plan = by_lead(lambda: finished_plan(options.output, run)) if options.resume else None
         if plan is None:  # else the run was killed after the output was complete
@@ -73,7 +74,9 @@ def compress(
                     )
                 if config.recover is not None:
                     told = replace(run, text=text)
-                    plan, fitted = recover(told, workspace, plan, fitted, options.on_progress)
+                    plan, fitted, more_text = recover(
+                        told, workspace, plan, fitted, options.on_progress
+                    )
                 if is_lead():
                     write_checkpoint(
                         plan,
@@ -83,7 +86,7 @@ def compress(
                         beside={METRICS_FILE: workspace.metrics()},
                         on_progress=options.counted("export"),
                     )
-    return Compressed.of(options.output, plan, run, text)
+    return Compressed.of(options.output, plan, run, text, more_text)
 
 
 def plan_of_checkpoint(

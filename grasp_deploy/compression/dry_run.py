@@ -18,7 +18,7 @@ from grasp_deploy.checkpoint.read.source import resolve_config
 from grasp_deploy.checkpoint.read.validate import config_and_shape, refuse_quantised
 from grasp_deploy.compression.budget_options import budget_for, shape_within
 from grasp_deploy.compression.stage_memory import Way
-from grasp_deploy.compression.stages import OWN_TEXT, passes_of, sequences_of
+from grasp_deploy.compression.stages import MORE_TEXT, OWN_TEXT, passes_of, sequences_of
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.memory import memory_bytes
@@ -108,7 +108,7 @@ def dry_run(config: CompressConfig, gpu_memory: str | None = None) -> DryRun:
     passes = passes_of(config)
     for larger, member in pairwise(members):  # the first run's own text is not written again
         for stage, count in passes_of(member, larger.keep).items():
-            passes[stage] = passes.get(stage, 0) + count * (stage != OWN_TEXT)
+            passes[stage] = passes.get(stage, 0) + count * (stage not in (OWN_TEXT, MORE_TEXT))
     is_here = one.on_gpu == (device.type == "cuda")
     seconds = seconds_of(one, sum(passes.values()), stated, device) if is_here else None
     return DryRun(memory, tuple(ways), passes, seconds)

@@ -58,7 +58,7 @@ STATE_BYTES = 12  # for each weight that learns: itself and two moments; the bes
 SAVING_PAUSES = 4  # usual pauses for each second that saving takes: a twentieth of the time
 logger = logging.getLogger(__name__)
 
-Recovered = tuple[Plan, dict[str, Path]]
+Recovered = tuple[Plan, dict[str, Path]]  # the file of each fitted tensor
 
 
 def recover(
@@ -67,8 +67,8 @@ def recover(
     plan: Plan,
     fitted: dict[str, Path],
     on_progress: OnProgress,
-) -> Recovered:
-    """Recover; return the plan and the file of each fitted tensor, unchanged if nothing was won."""
+) -> tuple[*Recovered, Blocks]:
+    """Recover; return the plan and fitted tensors, unchanged if nothing was won, and the text."""
     told = stages.Stages(workspace, run.budget.units, on_progress)
     with explained_failures(run):
         text = saved_text(run, told)
@@ -80,7 +80,7 @@ def recover(
             torch.cuda.empty_cache()
         recovery = _Recovery(run, workspace, plan, fitted)
         recovery.learn(text.token_ids, on_progress)
-        return recovery.result(text, told.records)
+        return *recovery.result(text, told.records), text
 
 
 def sequences_in_step(config: CompressConfig) -> int:

@@ -19,13 +19,16 @@ TEXT = "recovery-sequences"  # its file
 
 
 def saved_text(run: PreparedRun, stages: Stages) -> Blocks:
-    """The text to recover on, read once: a killed run goes on with what was read at its start."""
+    """The text to recover on, read once, for all members of a family.
+
+    A killed run goes on with what was read at its start.
+    """
     workspace = stages.workspace
     if workspace.has(TEXT):
         if workspace.has(MORE_TEXT):
             stages.recall(MORE_TEXT)  # its seconds count
         return Blocks.unpacked(*workspace.load(TEXT))
-    text = text_of(run, stages)
+    text = run.start.more_text or text_of(run, stages)
     workspace.save(TEXT, *text.packed())
     return text
 

@@ -39,14 +39,15 @@ class Compressed:
     pruned: ModelShape
     peak_memory_bytes: int
     text: Blocks | None = None  # what it learnt from; None if the output was complete before
+    more_text: Blocks | None = None  # what it recovered on
 
     @classmethod
-    def of(cls, output: Path, plan: Plan, run: PreparedRun, text: Blocks | None = None) -> Self:
+    def of(cls, output: Path, plan: Plan, run: PreparedRun, *texts: Blocks | None) -> Self:
         """The result of a run in a folder."""
         dense, peak = run.base.shape, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         if run.device.type == "cuda":  # else of the whole process
             peak = torch.cuda.max_memory_allocated(run.device)
-        return cls(output, plan, dense, pruned_shape(plan, dense), peak, text)
+        return cls(output, plan, dense, pruned_shape(plan, dense), peak, *texts)
 
 
 def compression_record(compressed: Compressed) -> dict[str, Any]:

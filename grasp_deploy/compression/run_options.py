@@ -55,6 +55,7 @@ class Start:
 
     mask: Tensor | None = None  # (N,) bool: no other unit is kept
     text: Blocks | None = None  # with what the model wrote itself
+    more_text: Blocks | None = None  # that a recovery reads, likewise
     checkpoint: Path | None = None  # or a pruned model is there already, to be recovered
 
 

@@ -54,7 +54,8 @@ def compress_family(config: CompressConfig, options: RunOptions) -> list[Compres
     try:
         for folder, member in members.items():
             made.append(compress(member, options.into(folder), start))
-            start = Start(made[-1].plan.mask, made[-1].text or start.text)
+            text, more_text = made[-1].text, made[-1].more_text
+            start = Start(made[-1].plan.mask, text or start.text, more_text or start.more_text)
     finally:
         if is_lead() and not was_there:
             with suppress(OSError):

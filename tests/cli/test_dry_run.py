@@ -108,12 +108,13 @@ def test_it_is_not_for_torchrun(tiny_folder: Path, monkeypatch: pytest.MonkeyPat
 def test_a_family_takes_the_memory_of_its_largest_and_the_time_of_all(work: Path) -> None:
     words = ("compress", CONFIGS / "qwen3-0.6b.json", "--dry-run", "--gpu-memory", "80GiB")
     told = [
-        json.loads(grasp_deploy(*words, "--json", "--keep", keeps).stdout)
+        json.loads(grasp_deploy(*words, "--json", "--recover=1M", "--keep", keeps).stdout)
         for keeps in ("0.8", "0.8,0.6")
     ]
     assert told[0]["ways"] == told[1]["ways"]
     passes = [one["forward_passes"] for one in told]
-    assert passes[0]["own-text"] == passes[1]["own-text"]
+    for stage in ("own-text", "recovery-text"):  # the members share it
+        assert passes[0][stage] == passes[1][stage]
     assert passes[1]["scales"] == 2 * passes[0]["scales"]
     once = passes[0]["rounds"] / 6  # to score or to refit; three rounds each, after a refit of 0.8
     assert passes[1]["rounds"] == once * (6 + 1 + 6)

@@ -1,6 +1,7 @@
 """A family: masks within masks, budgets that hold, and runs that go on after a kill."""
 
 import shutil
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,15 @@ def test_each_member_is_a_checkpoint_that_verifies(family: Path) -> None:
     assert sorted(path.name for path in family.iterdir()) == sorted(NAMES)
     for name in NAMES:
         assert all(check.ok for check in verify(family / name))
+
+
+@pytest.mark.slow
+def test_what_recovery_reads_is_written_once(config: CompressConfig, tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = []
+    config = replace(config, keep=0.6, family=KEEPS[:2], recover=128 * 32, scale_epochs=0)
+    made = compress_family(config, RunOptions(tmp_path / "out", on_progress=rows.append))
+    writes = {row["member"] for row in rows if row["stage"] == "recovery-text"}
+    assert writes == {NAMES[0]} and made[0].more_text is made[1].more_text is not None
 
 
 @pytest.mark.slow
