@@ -94,9 +94,11 @@ def read_blocks(
             f"{sequences} sequences of {sequence_length} tokens leave nothing to predict; "
             "use 1 sequence or more, and --sequence-length of 2 or more"
         )
-    documents, start = read_documents(source, tokenizer), start_of(tokenizer)
+    start = start_of(tokenizer)
     width = sequence_length - len(start)
-    ids = first_tokens(tokenizer, documents, sequences * width + len(start))
+    tokens = sequences * width + len(start)
+    documents = read_documents(source, tokenizer, tokens)
+    ids = first_tokens(tokenizer, documents, tokens)
     ids = ids[len(start) :] if ids[: len(start)] == start else ids  # chat templates write it too
     available = len(ids) // width
     needed = 1 if or_fewer else sequences
@@ -112,9 +114,11 @@ def read_blocks(
 
 
 def read_documents(
-    source: TextSource, tokenizer: PreTrainedTokenizerBase | None = None
+    source: TextSource, tokenizer: PreTrainedTokenizerBase | None = None, needed: int = 0
 ) -> list[str]:
     """Read the documents of a corpus or a local file; with a tokenizer, chats by its template.
+
+    Of a stream as many as the `needed` tokens may take.
 
     The log names the column, counts rows that hold nothing, and shows the first words. Splits are
     written as in `datasets`: `train`, `train[:900]`, `[10%:20%]`. Raises InputError for a source
@@ -124,7 +128,7 @@ def read_documents(
     what, split, column = source.what, source.split, source.column
     corpus = find_corpus(what)
     if corpus:
-        column, rows = remote_documents(corpus, what, split or "train", column, tokenizer)
+        column, rows = remote_documents(corpus, what, split or "train", column, tokenizer, needed)
     else:
         column, rows = local_documents(Path(what), split, column, tokenizer)
     documents = [text for text in rows if text is not None]

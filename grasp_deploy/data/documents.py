@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 FORMATS = "plain text in UTF-8, .jsonl, .json, .csv or .parquet"
 LINES = (".jsonl", ".ndjson", ".jsonlines")  # names of one format
 TABLES = (*LINES, ".json", ".csv", ".parquet")
+TOKENS_A_DOCUMENT = 250  # half of what C4 has, so that a stream does not end too early
 OFFLINE_WAY = "pass a local file instead (--calibration FILE, or --data FILE to evaluate)"
 
 
@@ -35,7 +36,7 @@ class Corpus:
     config: str | None = None
     data_files: dict[str, str] | None = None
     evaluation_split: str = "test"
-    streamed_documents: int | None = None  # read by default of a corpus too large to fetch whole
+    streamed_documents: int | None = None  # read at least of a corpus too large to fetch whole
 
 
 # Penn Treebank: the hub's `ptb_text_only` is a loading script, which datasets >= 4 does not run.
@@ -81,10 +82,12 @@ def remote_documents(
     split: str,
     column: str | None,
     tokenizer: PreTrainedTokenizerBase | None = None,
+    needed: int = 0,
 ) -> Rows:
     """Column and documents of a corpus; InputError if it, its split or its column is missing.
 
-    A large corpus is streamed, and its slices count from its start.
+    A large corpus is streamed, as far as the `needed` tokens may take, and its slices count from
+    its start.
     """
     from datasets import Dataset, disable_progress_bars, load_dataset
     from datasets.exceptions import DatasetsError
@@ -97,7 +100,8 @@ def remote_documents(
             if "%" in start + stop or "-" in start + stop:
                 raise ValueError("it is streamed: its slices count rows from its start, as [:900]")
             first = int(start or 0)
-            last = int(stop) if stop else first + corpus.streamed_documents
+            most = max(corpus.streamed_documents, needed // TOKENS_A_DOCUMENT)
+            last = int(stop) if stop else first + most
             stream = islice(load(split=name, streaming=True), first, max(first, last))
             rows = Dataset.from_list(list(stream))
             if not rows:

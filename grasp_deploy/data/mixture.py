@@ -5,6 +5,7 @@ For a source that the model writes itself, only the beginnings of its texts are 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -21,10 +22,13 @@ from grasp_deploy.data.documents import find_corpus, has_columns
 from grasp_deploy.data.source import TextSource
 from grasp_deploy.data.table import write_chat
 from grasp_deploy.data.tokenizing import readable_failures, tokens
-from grasp_deploy.errors import InputError
+from grasp_deploy.errors import InputError, printable
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+logger = logging.getLogger(__name__)  # the command line shows what it says
 
 
 def read_calibration(
@@ -38,12 +42,15 @@ def read_calibration(
     """Read each source's share of `sequences`, spread evenly; raises as `shares` does.
 
     The places of the model's own text hold zeros until it has been written. With `repeats` a text
-    that is too short begins again where it ends.
+    that is too short begins again where it ends, and the log says so.
     """
 
     def read(source: TextSource, count: int) -> Blocks:
         blocks = read_blocks(tokenizer, source, sequence_length, count, or_fewer=repeats)
-        rows = torch.arange(count) % len(blocks.token_ids)
+        if (fresh := len(blocks.token_ids)) < count:
+            told = f"has {fresh:,} of the {count:,} sequences to read, and begins again at its end"
+            logger.info(f"text: {printable(source.label)} {told}")
+        rows = torch.arange(count) % fresh
         return replace(blocks, token_ids=blocks.token_ids[rows])
 
     if len(sources) == 1 and not sources[0].is_own:

@@ -53,6 +53,7 @@ def test_a_stream_is_read_from_its_start(stream: Corpus) -> None:
     for split, first, last in (("train", 0, 5), ("train[2:8]", 2, 8), ("train[7:]", 7, 10)):
         expected = [f"document {number}" for number in range(first, last)]
         assert remote_documents(stream, "c4", split, None) == ("text", expected)
+    assert len(remote_documents(stream, "c4", "train", None, needed=8 * 250)[1]) == 8
 
 
 def test_splits_and_columns_that_a_corpus_lacks(lines: Corpus, stream: Corpus) -> None:

@@ -65,6 +65,15 @@ def test_each_source_gives_its_first_sequences_in_order() -> None:
         assert part.documents == alone.documents
 
 
+def test_a_text_that_begins_again_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    sources = calibration_sources(["a.jsonl", "c.jsonl"])
+    mixed = read_calibration(TOKENIZER, sources, 8, 40, repeats=True)
+    assert len(mixed.token_ids[1::2].unique(dim=0)) < 20
+    (told,) = (line for line in caplog.messages if "begins again" in line)
+    assert told.startswith("text: c.jsonl has 13 of the 20 sequences to read")
+
+
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=5))
 def test_any_run_of_sequences_has_its_share(counts: list[int]) -> None:
     places, total = places_of(counts), sum(counts)
