@@ -198,12 +198,13 @@ class _Recovery:
         """What the plan says of the recovery; losses and divergences in nats per token."""
         record, config = self.record, self.run.config
         first, best = (Heldout(**record[name]) for name in ("first", "best"))
+        learnt = text.token_ids[: record["step"] * sequences_in_step(config)]
         return {
             "config": config.as_dict(),
             "computed_in": self.run.computed_in,
             "inputs": self.run.inputs,
             "text": text.as_dict(),
-            "tokens": text.token_ids.numel(),
+            "tokens": learnt.numel(),  # fewer where it ended early
             "heldout_tokens": int(self.run.split.judges.sum()) * self.run.config.sequence_length,
             "loss_dense": first.dense_loss,
             "loss_before": first.loss,
