@@ -269,7 +269,8 @@ class _Recovery:
             kind: {name: tensors[self._key(kind, name)] for name in self.distiller.parts}
             for kind in kinds
         }
-        self.best = state.pop("best")
+        # The file of views takes room until they go, though it has been replaced.
+        self.best = {name: weight.clone() for name, weight in state.pop("best").items()}
         self.distiller.restore(state, self.record["step"])
 
     def _key(self, kind: str, name: str) -> str:

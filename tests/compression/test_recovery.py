@@ -209,6 +209,13 @@ def test_a_resumed_recovery_reads_what_it_began_with(
     saved = (tmp_path / "out.partial" / "recovery.safetensors").stat().st_size
     asked: list[int] = []
     monkeypatch.setattr(recovery, "check_room", lambda _, needed: asked.append(needed))
+    go_on = recovery._Recovery._go_on
+
+    def unmapped(self: Any) -> None:
+        go_on(self)
+        assert "recovery.safetensors" not in Path("/proc/self/maps").read_text()
+
+    monkeypatch.setattr(recovery._Recovery, "_go_on", unmapped)
     again = compress(config, RunOptions(tmp_path / "out", resume=True)).plan
     assert asked == [pytest.approx(saved, rel=0.05)], "of float32 weights"
     assert again.fitted == whole.fitted
