@@ -17,6 +17,7 @@ from grasp_deploy.checkpoint.read.loading import building, model_of, resolve_dev
 from grasp_deploy.checkpoint.read.source import resolve_config
 from grasp_deploy.checkpoint.read.validate import config_and_shape, refuse_quantised
 from grasp_deploy.compression.budget_options import budget_for, shape_within
+from grasp_deploy.compression.own_text import rows_at_once
 from grasp_deploy.compression.stage_memory import Way
 from grasp_deploy.compression.stages import MORE_TEXT, OWN_TEXT, passes_of, sequences_of
 from grasp_deploy.config.compress_config import CompressConfig
@@ -105,9 +106,10 @@ def dry_run(config: CompressConfig, gpu_memory: str | None = None) -> DryRun:
         ways += [replace(one, offload=True)] if may_offload else []
         most = min(n.scored, n.fitted)
         ways += [replace(one, processes=count) for count in PROCESSES if count <= most]
-    passes = passes_of(config)
+    at_once = rows_at_once(shape, config.sequence_length, on_gpu=one.on_gpu)
+    passes = passes_of(config, at_once=at_once)
     for larger, member in pairwise(members):  # the first run's own text is not written again
-        for stage, count in passes_of(member, larger.keep).items():
+        for stage, count in passes_of(member, larger.keep, at_once).items():
             passes[stage] = passes.get(stage, 0) + count * (stage not in (OWN_TEXT, MORE_TEXT))
     is_here = one.on_gpu == (device.type == "cuda")
     seconds = seconds_of(one, sum(passes.values()), stated, device) if is_here else None

@@ -58,11 +58,14 @@ def sequences_of(config: CompressConfig) -> Sequences:
     return Sequences(own, heldout, train, scored, fitted, recovered, max(0, more_own - own))
 
 
-def passes_of(config: CompressConfig, larger: float | None = None) -> dict[str, int]:
+def passes_of(
+    config: CompressConfig, larger: float | None = None, at_once: int = MOST_ROWS
+) -> dict[str, int]:
     """Forward passes of a sequence by stage, for one budget; a backward pass counts as another.
 
     A refit takes three of each layer, a criterion one beside its gradients. Writing token by token
-    counts as the passes that take as long. A run from a `larger` share first refits what it kept.
+    counts as the passes that take as long, for so many rows `at_once`. A run from a `larger` share
+    first refits what it kept.
     """
     n, refits = sequences_of(config), config.compensation
     # All rounds for a budget that is no share: what it removes only the model tells.
@@ -82,19 +85,19 @@ def passes_of(config: CompressConfig, larger: float | None = None) -> dict[str, 
         "compensation": (3 * n.fitted + 2 * n.heldout) * refits,
     }
     found = {
-        OWN_TEXT: _written(n.own),
+        OWN_TEXT: _written(n.own, at_once),
         "rounds" if config.cuts_in_rounds else "criterion": 3 * n.scored * in_rounds,
         **(reading | choosing if gates else choosing | reading),  # when it is first needed
         "scales": scales and scales * step + checks,
-        MORE_TEXT: _written(n.more_own),
+        MORE_TEXT: _written(n.more_own, at_once),
         # The dense model reads along; gradients of weights are a pass more.
         RECOVERY: n.recovered and n.recovered * (step + 2) + 2 * n.heldout * (HELDOUT_CHECKS + 1),
     }
     return {stage: passes for stage, passes in found.items() if passes}
 
 
-def _written(rows: int) -> int:
-    return rows + ALONE_PASSES * math.ceil(rows / MOST_ROWS)
+def _written(rows: int, at_once: int) -> int:
+    return rows + ALONE_PASSES * math.ceil(rows / at_once)
 
 
 class Stages:

@@ -41,6 +41,7 @@ def test_a_large_model_on_gpus_that_are_not_here(
     for way in document["ways"]:
         assert way["device_bytes"] == max(sum(terms.values()) for terms in way["stages"].values())
     assert document["seconds"] is None, "no time of that GPU is known"
+    assert document["forward_passes"]["own-text"] == 512 + 21 * 50, "25 rows fit at once"
     assert tree(work) == before
 
 
