@@ -21,7 +21,7 @@ DROP_IN_NATS = 0.05
 # more are those of a dense model a twentieth of the size, which would then be the better choice.
 BROKEN_NATS = 0.5
 # A loss or gain beyond noise may be noise at a risk of one in forty, each way: two standard errors
-# of many sequences, more of few (Student's t), more again of several tasks together (Bonferroni).
+# of many sequences, more of few (Student's t), more again of several texts or tasks (Bonferroni).
 ERRORS = 2.0
 RISK = 0.05  # both ways
 MANY = 1_000  # samples; more of them make Student's t no smaller
@@ -40,7 +40,8 @@ def quality_verdict(corpora: Sequence[Row], tasks: Sequence[Row]) -> dict[str, s
     The rows are those of a quality record; an `excess_error` or `change_error` of null is unknown.
     Tasks alone can show that a model needs healing, not that it is a drop-in.
     """
-    losses = [_bounds(row) for row in corpora if not row["calibrated_on"]]
+    unseen = [row for row in corpora if not row["calibrated_on"]]
+    losses = [_bounds(row, len(unseen)) for row in unseen]
     none = (-math.inf, math.inf, "")
     least, _, said = max(losses, key=lambda loss: loss[0], default=none)
     _, most, in_doubt = max(losses, key=lambda loss: loss[1], default=none)
@@ -68,15 +69,21 @@ def quality_verdict(corpora: Sequence[Row], tasks: Sequence[Row]) -> dict[str, s
     return {"outcome": outcome, "sentence": f"{outcome}: {reason}."}
 
 
-def _bounds(row: Row) -> tuple[float, float, str]:
-    """Bounds of the nats per token lost on a corpus, noise included, and the loss in words."""
+def _bounds(row: Row, corpora: int) -> tuple[float, float, str]:
+    """Bounds of the nats per token lost on a corpus, noise included, and the loss in words.
+
+    The lower one is that of the worst of several corpora; under the upper one lies each of them.
+    """
     nats = excess_loss(row["dense"]["perplexity"], row["pruned"]["perplexity"])
     error = row["excess_error"]
-    noise = math.inf if error is None else _errors(row["sequences"]) * error if error else 0.0
+    below, above = (
+        math.inf if error is None else _errors(row["sequences"], many) * error if error else 0.0
+        for many in (corpora, 1)
+    )
     verb = "loses" if nats >= 0 else "gains"
     figure = plus_minus(abs(nats), error, ".3f")
     said = f"on {row['name']}, the worst text that it did not learn from, it {verb} {figure} nats"
-    return nats - noise, nats + noise, f"{said} a token"
+    return nats - below, nats + above, f"{said} a token"
 
 
 def _errors(samples: int, comparisons: int = 1) -> float:

@@ -68,6 +68,15 @@ def test_few_sequences_take_a_larger_loss_to_see() -> None:
     assert found == [NEEDS_HEALING, UNDECIDED, UNDECIDED]
 
 
+def test_several_texts_take_a_larger_loss_to_see() -> None:
+    """One of eight seems to lose more by two standard errors in every sixth model."""
+    lost, others = corpus("c4", 0.075, error=0.01), [corpus(str(i), 0.04) for i in range(7)]
+    assert quality_verdict([lost], [])["outcome"] == NEEDS_HEALING
+    assert quality_verdict([lost, *others], [])["outcome"] == UNDECIDED
+    surely = corpus("c4", 0.08, error=0.01)
+    assert quality_verdict([surely, *others], [])["outcome"] == NEEDS_HEALING
+
+
 def test_several_tasks_take_a_larger_fall_to_see() -> None:
     """One of ten falls by two standard errors in every fifth model that lost nothing."""
     fallen, others = task("fallen", 0.60, 0.575), [task(str(i), 0.60, 0.60) for i in range(9)]
