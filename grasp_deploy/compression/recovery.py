@@ -47,7 +47,7 @@ from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.tensors import digest_of, write_tensors
 from grasp_deploy.pruning.distilling import Distiller
 from grasp_deploy.pruning.objective import OVERFLOW, LossError
-from grasp_deploy.pruning.schedule import HELDOUT_CHECKS
+from grasp_deploy.pruning.schedule import checks_of
 from grasp_deploy.pruning.training import freeze, recompute
 
 STAGE, WEIGHTS = stages.RECOVERY, "recovered"  # files of the state, and of the result
@@ -124,7 +124,6 @@ class _Recovery:
         """Learn from `(n, T)` rows, once and in order, from where a killed run stopped."""
         batches = rows.split(sequences_in_step(self.run.config))
         record, steps, saved_at, saving = self.record, len(batches), time.monotonic(), 0.0
-        checks = {steps * n // HELDOUT_CHECKS for n in range(1, HELDOUT_CHECKS + 1)}
         record["steps"] = steps
         while record["step"] < steps:
             began, step = time.perf_counter(), record["step"]
@@ -134,7 +133,7 @@ class _Recovery:
                 rate = RATE * warmed * (1 - step / steps)
                 row["divergence"] = self.distiller.learn(batches[step], rate, step)
                 record["step"] += 1
-                if step + 1 in checks:
+                if step + 1 in checks_of(steps):
                     row["heldout_divergence"] = self._check()
             except LossError as error:
                 self.failure = f"{error}"

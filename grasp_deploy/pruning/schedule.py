@@ -11,6 +11,11 @@ from torch import Tensor
 HELDOUT_CHECKS = 4  # measurements on held-out text, evenly over a stage of as many steps or more
 
 
+def checks_of(steps: int) -> set[int]:
+    """The numbers of steps after which a stage measures on held-out text, at its start too."""
+    return {steps * n // HELDOUT_CHECKS for n in range(HELDOUT_CHECKS + 1)}
+
+
 @dataclass(frozen=True)
 class CalibrationBlocks:
     """Calibration sequences as token ids: those to learn from, and those to measure masks on."""
@@ -87,6 +92,4 @@ class Schedule:
 
     def is_check(self, step: int) -> bool:
         """True if the held-out loss is measured after `step` steps."""
-        if not len(self.blocks.heldout):
-            return False
-        return step == self.steps or step % max(1, self.steps // HELDOUT_CHECKS) == 0
+        return len(self.blocks.heldout) > 0 and step in checks_of(self.steps)

@@ -38,7 +38,7 @@ def test_an_epoch_takes_every_sequence_once_in_an_order_of_its_own() -> None:
     assert schedule_of(10, batch_size=10, seed=6).batch(0).flatten().tolist() != epochs[0]
 
 
-@pytest.mark.parametrize(("steps", "checks"), [(4, 5), (9, 6), (1920, 5)])
+@pytest.mark.parametrize(("steps", "checks"), [(1, 2), (4, 5), (7, 5), (9, 5), (1920, 5)])
 def test_masks_are_checked_at_both_ends_and_evenly_between(steps: int, checks: int) -> None:
     at = [step for step in range(steps + 1) if schedule_of(steps, 1).is_check(step)]
     assert at[0] == 0 and at[-1] == steps and len(at) == checks
