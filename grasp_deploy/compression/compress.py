@@ -17,7 +17,7 @@ from grasp_deploy.compression.objective import Objective
 from grasp_deploy.compression.own_text import with_own_text
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.compression.ranks import by_lead, is_lead
-from grasp_deploy.compression.recovery import recover
+from grasp_deploy.compression.recovery import check_state_room, recover
 from grasp_deploy.compression.result import (
     Compressed,
     beyond,
@@ -61,7 +61,9 @@ def compress(
     with Workspace.open(options, run) as workspace:
         plan = by_lead(lambda: finished_plan(options.output, run)) if options.resume else None
         if plan is None:  # else the run was killed after the output was complete
-            with options.place(run.predicted_bytes) as folder:
+            with options.place(run.predicted.weight_bytes) as folder:
+                if config.recover is not None:
+                    by_lead(lambda: check_state_room(run, workspace))
                 make = learn_plan if run.start.checkpoint is None else plan_of_checkpoint
                 learn = partial(make, run, workspace, options.on_progress)
                 plan, fitted, text = with_room(run, learn)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from grasp_deploy.checkpoint.card.model_card import intact_plan
+from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.limits import check_positions, refuse_experts
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_layers, load_plan, pruned_shape
 from grasp_deploy.checkpoint.read.loading import (
@@ -131,11 +132,11 @@ class PreparedRun:
         return self.config.rounds_for(removed)
 
     @property
-    def predicted_bytes(self) -> int:
-        """Weight bytes to expect of the checkpoint, from a mask in which all units tie."""
+    def predicted(self) -> ModelShape:
+        """The shape to expect of the checkpoint, from a mask in which all units tie."""
         if self.start.checkpoint is not None:
-            return read_stored_model(self.start.checkpoint).shape.weight_bytes
-        return shape_within(self.budget, self.base.shape).weight_bytes
+            return read_stored_model(self.start.checkpoint).shape
+        return shape_within(self.budget, self.base.shape)
 
     @cached_property
     def split(self) -> SplitText:

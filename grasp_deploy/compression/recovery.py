@@ -61,6 +61,15 @@ logger = logging.getLogger(__name__)
 Recovered = tuple[Plan, dict[str, Path]]  # the file of each fitted tensor
 
 
+def check_state_room(run: PreparedRun, workspace: Workspace) -> None:
+    """Raise InputError if the disk lacks room for the state, of which two lie there at times."""
+    shape, path = run.predicted, workspace.path(STAGE)
+    learnt = sum(map(shape.layer_parameters, range(len(shape.layers))))
+    state_bytes = 2 * (STATE_BYTES + shape.bytes_per_parameter) * learnt
+    saved_bytes = path.stat().st_size if path.exists() else 0
+    check_room(workspace.directory, state_bytes - saved_bytes, "the state that recovery saves")
+
+
 def recover(
     run: PreparedRun,
     workspace: Workspace,
@@ -111,10 +120,6 @@ class _Recovery:
         self.best: dict[str, Tensor] = {}
         self.failure = ""  # why it ended before the last step
         self.record: dict[str, Any] = {"step": 0, "seconds": 0.0, "metrics": []}
-        learnt = sum(weight.numel() for weight in student.parameters())
-        state = (STATE_BYTES + run.base.shape.bytes_per_parameter) * learnt
-        path = workspace.path(STAGE)  # there are two of it while it is replaced
-        by_lead(lambda: check_room(path, 2 * state - (path.exists() and path.stat().st_size)))
         if workspace.has(STAGE):
             self._go_on()
         else:

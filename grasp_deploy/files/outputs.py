@@ -86,13 +86,13 @@ def check_file_place(path: Path, option: str) -> bool:
     return kind == "file"
 
 
-def check_room(output: Path, size_bytes: int) -> None:
-    """Raise InputError if the disk of a folder to be written has fewer bytes left."""
+def check_room(output: Path, size_bytes: int, what: str = "the output") -> None:
+    """Raise InputError if the disk of a folder to be written has fewer bytes left than it takes."""
     folder = next(parent for parent in output.absolute().parents if parent.exists())
     free_bytes = shutil.disk_usage(folder).free
     if free_bytes < size_bytes:
         raise InputError(
-            f"the disk of {output} has {format_bytes(free_bytes)} left and the output takes "
+            f"the disk of {output} has {format_bytes(free_bytes)} left and {what} takes "
             f"{format_bytes(size_bytes)}: free some space or name another folder"
         )
 

@@ -208,7 +208,7 @@ def test_a_resumed_recovery_reads_what_it_began_with(
     text.write_text("ABC" + text.read_text())
     saved = (tmp_path / "out.partial" / "recovery.safetensors").stat().st_size
     asked: list[int] = []
-    monkeypatch.setattr(recovery, "check_room", lambda _, needed: asked.append(needed))
+    monkeypatch.setattr(recovery, "check_room", lambda _, needed, __: asked.append(needed))
     go_on = recovery._Recovery._go_on
 
     def unmapped(self: Any) -> None:
@@ -272,6 +272,10 @@ def test_the_command_and_its_bad_input(
         )
         refused = grasp_deploy("heal", cut, *text, "-o", cut, "--overwrite")
         assert_refused(refused, "is what is recovered: name another folder")
+        enough = 2 * (cut / "model.safetensors").stat().st_size  # for the weights alone
+        patch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=enough))
+        refused = grasp_deploy("heal", cut, *text, "-o", "out")
+        assert_refused(refused, "out.partial has", "and the state that recovery saves takes")
         patch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
         plain = changed / "plain.txt"  # to which the column of the plan's text is nothing
         plain.write_text(demo_text[0].read_text())
