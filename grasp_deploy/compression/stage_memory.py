@@ -26,6 +26,7 @@ from grasp_deploy.pruning.distilling import LOGITS_AT_ONCE, LOGITS_ON_GPU
 from grasp_deploy.pruning.norms import norms_of
 
 Terms = dict[str, int]  # bytes by what takes them
+READING_BYTES = 1_400  # for each token of text that recovery reads; SmolLM2 took 1.4 to 1.6 kB
 PROCESS_BYTES = 525 * 2**20  # interpreter and libraries of a process, measured on a CPU
 
 
@@ -78,7 +79,9 @@ class Way:
             # Measured: exact and rounded weights. Saved: a copy of the state, or all at the lead.
             more = max(4 * self._learnt + best, state * self.on_gpu, (state + best) * (n > 1))
             divided = n * replace(self, divided=True)._weight_bytes
+            here = 0 if self.on_gpu else n * self._weight_bytes  # of what other stages left behind
             saved = max(saved, more + (0 if self.on_gpu else state + divided))
+            saved = max(saved, here + READING_BYTES * self._given_tokens)
             dense += best
         in_stage = n * self.device_bytes
         if self.on_gpu:  # the dense model's hidden states are read while the columns wait
@@ -160,6 +163,12 @@ class Way:
     def _learnt(self) -> int:
         """Parameters of the pruned model between embeddings and head."""
         return sum(self.pruned.layer_parameters(layer) for layer in range(len(self.pruned.layers)))
+
+    @property
+    def _given_tokens(self) -> int:
+        """Tokens of given text that a recovery reads at once, from its start."""
+        n = sequences_of(self.config)
+        return max(0, n.recovered - n.own - n.more_own) * self.config.sequence_length
 
     @property
     def _weight_bytes(self) -> int:

@@ -123,6 +123,9 @@ def test_what_learns_takes_twelve_bytes_for_each_weight(one: Way) -> None:
     dense = 2 * LAYERS * D * (F + D)
     assert way.machine_bytes == PROCESS + dense + (2 + 12) * learnt
     assert two.machine_bytes == 2 * PROCESS + dense + (2 + 12 + 2) * learnt
+    long = replace(way.config, recover=2 * 10**8, calibration=("c4", "self"))
+    read = 195_313 * TOKENS  # half of 390,625 sequences are given
+    assert replace(way, config=long).machine_bytes == PROCESS + dense + 2 * learnt + 1_400 * read
     here = replace(way, on_gpu=False, config=replace(way.config, dtype="bfloat16"))
     with_copies = SHAPE.weight_bytes + (2 + 12 + 4 + 2) * learnt  # to measure the rounded ones
     assert here.machine_bytes == PROCESS + dense + with_copies > here.device_bytes
