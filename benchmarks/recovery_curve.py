@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Annotated, Any
 from unittest.mock import patch
 
-import torch
 from msgspec import Meta, Struct, to_builtins
 from rich.console import Console
 from rich.table import Table
@@ -27,6 +26,7 @@ from rich.table import Table
 from benchmarks.common import output
 from benchmarks.study.bench import Bench, loaded
 from benchmarks.study.options import corpora_of
+from benchmarks.study.own_text import shared_own_text
 from benchmarks.study.record import Accuracy, Perplexities
 from benchmarks.study.rows import changed, other_text
 from benchmarks.study.tasks import accuracies, add_task_options, recorded, task_settings_of
@@ -35,22 +35,18 @@ from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
 from grasp_deploy.cli.heal import FROM_PLAN, OF_TEXTS
 from grasp_deploy.compression import recovery, recovery_text
 from grasp_deploy.compression.compress import compress
-from grasp_deploy.compression.own_text import with_own_text
 from grasp_deploy.compression.run_options import RunOptions, Start
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.option import number_list
-from grasp_deploy.data import own_places
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import readable_disk_errors, sha256
 from grasp_deploy.files.json_files import typed
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.record import read_record
-from grasp_deploy.files.tensors import read_tensors, write_tensors
 from grasp_deploy.report.tables import figure_table
 from grasp_deploy.stats.wording import percent
 
 REMEDY = "name a record that `benchmarks.recovery_curve run` wrote"
-OWN_ROWS = "token_ids"
 NOTHING_WON = "recovery won nothing"
 Count = Annotated[int, Meta(ge=1)]
 
@@ -81,22 +77,6 @@ class Curve(Struct):
     settings: dict[str, Any]
     dense_perplexity: Perplexities
     rows: Annotated[list[Row], Meta(min_length=1)]
-
-
-def shared_own_text(path: Path, *given: Any, **named: Any) -> Any:
-    """As `with_own_text`, of the rows in a file, which gets those that a run writes more."""
-    known: Any = ()
-    if path.exists():
-        known = read_tensors(path, "delete it, and it is written again")[0].get(OWN_ROWS)
-        length = given[0].text.token_ids.shape[1]
-        if known is None or known.dtype != torch.int64 or known.shape[1:] != (length,):
-            raise InputError(f"{path} holds no sequences of {length} tokens: give another file")
-        named["known"] = known
-    run = with_own_text(*given, **named)
-    rows = run.text.token_ids[own_places(run.text.parts)]
-    if len(rows) > len(known):  # which come first
-        write_tensors(path, {OWN_ROWS: rows}, {})
-    return run
 
 
 def recovered(

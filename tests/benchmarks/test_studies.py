@@ -17,7 +17,7 @@ from grasp_deploy.compression.compress import compress
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
-from grasp_deploy.files.tensors import read_tensors
+from grasp_deploy.files.tensors import read_tensors, write_tensors
 from tests.benchmarks.commands import EVERY_RECORD, refused, run
 from tests.cli.command import needs_vllm
 
@@ -159,6 +159,9 @@ def test_recovery_curve(
         recovery_curve.main(["draw", str(other)])
     with pytest.raises(InputError, match=f"48 is not what a step from {made} reads: give 32"):
         recovery_curve.main([*words, "--tokens-a-step", "48", "--tokens", "512"])
+    write_tensors(own, {"token_ids": written}, {**read_tensors(own, "")[1], "seed": 1})
+    with pytest.raises(InputError, match="own holds text of another seed: give another file"):
+        recovery_curve.main([*words, "--tokens", "512", "--rate", "1e-3"])
     own.write_bytes(own.read_bytes()[:-1])
     with pytest.raises(InputError, match="delete it, and it is written again"):
         recovery_curve.main([*words, "--tokens", "512", "--rate", "1e-3"])
