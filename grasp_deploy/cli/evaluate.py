@@ -38,7 +38,7 @@ def compare_command(
     from grasp_deploy.evaluate.compare import compare
 
     measure = partial(compare, settings=settings)
-    run_bench("compare", measure, models, output, as_json, dtype=settings.dtype)
+    run_bench("compare", measure, models, output, as_json, by_model=True, dtype=settings.dtype)
 
 
 @evaluate_app.command("tasks")
@@ -77,7 +77,7 @@ def tasks_command(
     names += [name for name in PRESETS[preset] if name not in names] if preset else []
     check_installed()
     measure = partial(bench_tasks, settings=replace(settings, tasks=tuple(names)))
-    run_bench("tasks", measure, models, output, as_json, dtype=settings.dtype)
+    run_bench("tasks", measure, models, output, as_json, by_model=True, dtype=settings.dtype)
 
 
 @evaluate_app.command("card")

@@ -130,11 +130,13 @@ def compare(
     settings: CompareSettings,
     command: Sequence[str],
     on_progress: OnProgress = ignore_progress,
+    on_record: OnProgress = ignore_progress,
 ) -> dict[str, Any]:
     """Measure models on texts; returns a `CompareRecord` as plain JSON types.
 
     The first model and one other are in memory at once: a divergence takes the whole distribution
-    of each. Raises InputError for text that does not fit, and for models whose tokens of it differ.
+    of each. After each pair `on_record` gets the record so far. Raises InputError for text that
+    does not fit, and for models whose tokens of it differ.
     """
     longest = fewest_positions((model.path for model in models), LONGEST)
     settings = replace(settings, sequence_length=settings.sequence_length or longest)
@@ -147,17 +149,20 @@ def compare(
         found, told = _cells(first, [models[0], *others], texts, settings, tokenizer, on_progress)
         cells |= found
         said += told
-    return new_record(
-        "compare",
-        command,
-        asdict(settings),
-        models=[model.as_dict() for model in models],
-        cells=[cells[corpus.label, model.name] for corpus in texts for model in models],
-        said=[
-            {"prompt": prompt, "answers": list(told)}
-            for (prompt, _), *told in zip(prompts_for(tokenizer), *said, strict=True)
-        ],
-    )
+        done = models[: len(said)]
+        record = new_record(
+            "compare",
+            command,
+            asdict(settings),
+            models=[model.as_dict() for model in done],
+            cells=[cells[corpus.label, model.name] for corpus in texts for model in done],
+            said=[
+                {"prompt": prompt, "answers": list(told)}
+                for (prompt, _), *told in zip(prompts_for(tokenizer), *said, strict=True)
+            ],
+        )
+        on_record(record)
+    return record
 
 
 def _common_texts(models: Sequence[BenchModel], settings: CompareSettings) -> Texts:

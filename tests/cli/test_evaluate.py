@@ -1,10 +1,12 @@
 """`evaluate compare` and `evaluate tasks`: figures, a record that others read, bad input."""
 
+import importlib
 import json
 import shutil
 import statistics
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,6 +111,43 @@ def test_models_side_by_side(pruned: Path, tiny_folder: Path, files: list[str], 
     assert rows[0]["chance"] == pytest.approx(1 / 3)
     for name, cells in zip(("dense", "pruned"), by_model.values(), strict=True):
         assert [r[name]["accuracy"] for r in rows] == [cell["accuracy"] for cell in cells]
+
+
+class Stopped(Exception):
+    """A failure, or Ctrl-C."""
+
+
+@needs_lm_eval
+@pytest.mark.parametrize(
+    ("kind", "place", "done"), [("compare", "compare._cells", 2), ("tasks", "tasks.run.load", 1)]
+)
+def test_a_failure_keeps_the_models_that_are_done(
+    kind: str,
+    place: str,
+    done: int,
+    tiny_folder: Path,
+    files: list[str],
+    work: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module, _, name = f"grasp_deploy.evaluate.{place}".rpartition(".")
+    call: Any = getattr(importlib.import_module(module), name)
+    calls: list[int] = []
+
+    def failing(*given: Any, **named: Any) -> Any:
+        calls.append(1)
+        if len(calls) > 1:
+            raise Stopped
+        return call(*given, **named)
+
+    monkeypatch.setattr(f"{module}.{name}", failing)
+    models = [Path(shutil.copytree(tiny_folder, work / name)) for name in ("a", "b", "c")]
+    options = DATA if kind == "compare" else (*files[:2], "--limit", "4")
+    with pytest.raises(Stopped):
+        grasp_deploy("evaluate", kind, *models, *options, "-o", "some.json")
+    record = json.loads(Path("some.json").read_text())
+    assert [model["name"] for model in record["models"]] == ["a", "b", "c"][:done]
+    assert grasp_deploy("report", "some.json").code == 0
 
 
 @needs_lm_eval

@@ -38,11 +38,13 @@ def bench_tasks(
     settings: TaskSettings,
     command: Sequence[str],
     on_progress: OnProgress = ignore_progress,
+    on_record: OnProgress = ignore_progress,
 ) -> dict[str, Any]:
     """Run every task on every model, and return a record as in `accuracy.TasksRecord`.
 
-    The first model is the baseline. Beside cells the record has `averages`, one row a model. Raises
-    InputError for tasks, models or settings that cannot be used, and ChildError if vLLM fails.
+    The first model is the baseline. After each `on_record` gets the record so far. Beside cells it
+    has `averages`, one row a model. Raises InputError for tasks, models or settings that cannot be
+    used, and ChildError if vLLM fails.
     """
     check_names(settings.tasks, settings.task_files)
     for path in settings.task_files:
@@ -52,19 +54,17 @@ def bench_tasks(
     measure: Callable[..., Iterator[dict[str, Any]]] = vllm_cells
     if settings.engine == "transformers":
         measure = partial(transformers_cells, tasks)
-    cells = {model.name: list(measure(model, settings, on_progress)) for model in models}
     files = [str(path) for path in settings.task_files]
-    record = new_record(
-        "tasks",
-        command,
-        {**asdict(settings), "task_files": files, "accuracy": RULE, "average": AVERAGE_RULE},
-        models=[
-            {**model.as_dict(), "weight_hashes": file_hashes(model.path)} for model in models
-        ],  # a model card finds its models by the hashes
-        cells=[{"model": name, **cell} for name, found in cells.items() for cell in found],
-        averages=[{"model": name, **average(found)} for name, found in cells.items()],
-    )
+    told = {**asdict(settings), "task_files": files, "accuracy": RULE, "average": AVERAGE_RULE}
+    record = new_record("tasks", command, told, models=[], cells=[], averages=[])
     record["versions"]["lm_eval"] = version("lm_eval")
+    for model in models:
+        cells = list(measure(model, settings, on_progress))
+        # A model card finds its models by the hashes.
+        record["models"].append({**model.as_dict(), "weight_hashes": file_hashes(model.path)})
+        record["cells"] += [{"model": model.name, **cell} for cell in cells]
+        record["averages"].append({"model": model.name, **average(cells)})
+        on_record(record)
     return record
 
 
