@@ -76,7 +76,7 @@ class NormalEquations:
         explained = (weight * (weight @ self.gram.sums - 2 * self.cross)).sum()
         team.add_up(explained)
         error = self.target_energy + explained
-        return max(0.0, float(error))  # the difference of large sums may miss 0 by a little
+        return float(error.clamp_min(0))  # the difference of large sums may miss 0 by a little
 
 
 def finite_power(gram: Tensor) -> Tensor:

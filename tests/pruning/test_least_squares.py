@@ -33,7 +33,10 @@ def test_the_ridge_pulls_towards_the_weights_as_they_are() -> None:
 
 def test_the_error_is_the_sum_of_squares() -> None:
     expected = float((TARGETS - INPUTS @ WEIGHT.T).double().square().sum())
-    assert normal_equations(TARGETS, INPUTS).error(WEIGHT) == pytest.approx(expected, rel=1e-5)
+    sums = normal_equations(TARGETS, INPUTS)
+    assert sums.error(WEIGHT) == pytest.approx(expected, rel=1e-5)
+    overflown = WEIGHT.index_fill(1, torch.tensor([2]), torch.inf)
+    assert not sums.error(overflown) < sums.error(WEIGHT), "it would pass for a perfect fit"
 
 
 def test_inputs_that_are_always_zero_leave_the_weights_alone() -> None:
