@@ -107,9 +107,11 @@ def dry_run(config: CompressConfig, gpu_memory: str | None = None) -> DryRun:
         most = min(n.scored, n.fitted)
         ways += [replace(one, processes=count) for count in PROCESSES if count <= most]
     at_once = rows_at_once(shape, config.sequence_length, on_gpu=one.on_gpu)
-    passes = passes_of(config, at_once=at_once)
-    for larger, member in pairwise(members):  # the first run's own text is not written again
-        for stage, count in passes_of(member, larger.keep, at_once).items():
+    shares = [budget.limit / budget.total_cost for budget in budgets]
+    passes = passes_of(config, shares[0], at_once=at_once)
+    # The first run's own text is not written again.
+    for member, (larger, kept) in zip(members[1:], pairwise(shares), strict=True):
+        for stage, count in passes_of(member, kept, larger, at_once).items():
             passes[stage] = passes.get(stage, 0) + count * (stage not in (OWN_TEXT, MORE_TEXT))
     is_here = one.on_gpu == (device.type == "cuda")
     seconds = seconds_of(one, sum(passes.values()), stated, device) if is_here else None

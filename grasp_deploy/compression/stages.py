@@ -59,17 +59,20 @@ def sequences_of(config: CompressConfig) -> Sequences:
 
 
 def passes_of(
-    config: CompressConfig, larger: float | None = None, at_once: int = MOST_ROWS
+    config: CompressConfig,
+    kept: float | None = None,
+    larger: float | None = None,
+    at_once: int = MOST_ROWS,
 ) -> dict[str, int]:
     """Forward passes of a sequence by stage, for one budget; a backward pass counts as another.
 
     A refit takes three of each layer, a criterion one beside its gradients. Writing token by token
-    counts as the passes that take as long, for so many rows `at_once`. A run from a `larger` share
-    first refits what it kept.
+    counts as the passes that take as long, for so many rows `at_once`. `kept` is the budget's share
+    of the prunable cost. A run from a `larger` share first refits what that kept.
     """
     n, refits = sequences_of(config), config.compensation
-    # All rounds for a budget that is no share: what it removes only the model tells.
-    removed = (larger or 1) - (config.keep or 0)
+    # All rounds for an unknown share: what another budget than --keep removes the model tells.
+    removed = (larger or 1) - (kept or config.keep or 0)
     rounds = config.rounds_for(removed) if config.cuts_in_rounds else 1
     between = refits and config.cuts_in_rounds
     in_rounds = rounds * (1 + between) + (larger is not None and between)

@@ -119,6 +119,8 @@ def test_a_family_takes_the_memory_of_its_largest_and_the_time_of_all(work: Path
     assert passes[1]["scales"] == 2 * passes[0]["scales"]
     once = passes[0]["rounds"] / 6  # to score or to refit; three rounds each, after a refit of 0.8
     assert passes[1]["rounds"] == once * (6 + 1 + 6)
+    bytes_allowed = json.loads(grasp_deploy(*words, "--json", "--weights", "1.05GiB").stdout)
+    assert bytes_allowed["forward_passes"]["rounds"] == once * 2, "7 % go in one round"
     refused = grasp_deploy(*words, "--max-loss", "0.1")
     assert_refused(refused, "tries as many as it needs")
     below = grasp_deploy(*words, "--keep", "0.8,0.0001")
