@@ -75,7 +75,8 @@ def passes_of(
     removed = (larger or 1) - (kept or config.keep or 0)
     rounds = config.rounds_for(removed) if config.cuts_in_rounds else 1
     between = refits and config.cuts_in_rounds
-    in_rounds = rounds * (1 + between) + (larger is not None and between)
+    # Without learning the last round refits nothing.
+    in_rounds = rounds * (1 + between) + between * ((larger is not None) - (not config.learns))
     gates = min(n.train, GATE_SEQUENCES) if config.learns else 0
     scales = config.scale_epochs * n.train
     step, checks = 2 + config.gradient_checkpointing, n.heldout * (HELDOUT_CHECKS + 1)

@@ -99,6 +99,7 @@ def test_passes() -> None:
     assert passes_of(CONFIG) == expected
     heldout_alone = passes_of(replace(CONFIG, method="progressive", scale_epochs=0))
     assert heldout_alone["predictions"] == 32
+    assert heldout_alone["rounds"] == (5 * 6 - 3) * 64, "its last round refits nothing"
     assert passes_of(replace(CONFIG, scale_epochs=2))["predictions"] == 512
     # Each epoch draws other batches, which are read again.
     assert passes_of(replace(CONFIG, scale_epochs=2, batch_size=2))["predictions"] == 992
