@@ -142,11 +142,14 @@ def seconds_of(way: Way, passes: int, stated: dict[str, Any], device: torch.devi
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         steps.append(time.perf_counter() - began)
-    step = min(steps) * _multiplied(shape) / _multiplied(model_shape(part))
+    step = min(steps) * multiplied(shape) / multiplied(model_shape(part))
     each = step / config.batch_size / (2 + config.gradient_checkpointing)
     return passes * each
 
 
-def _multiplied(shape: ModelShape) -> int:
-    """Weights that each token is multiplied by: all but untied embeddings."""
-    return shape.parameters - (not shape.tied_embeddings) * shape.vocab_size * shape.hidden_size
+def multiplied(shape: ModelShape) -> int:
+    """Weights that each token is multiplied by: no untied embeddings, and the experts it takes."""
+    embeddings = (not shape.tied_embeddings) * shape.vocab_size * shape.hidden_size
+    taken = shape.experts_per_token
+    idle = sum(layer.ffn_units - taken for layer in shape.layers) if taken else 0
+    return shape.parameters - embeddings - idle * shape.ffn_parameters

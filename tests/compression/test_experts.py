@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from grasp_deploy.checkpoint.write.adapter import cut_adapter
 from grasp_deploy.checkpoint.write.gguf_file import write_gguf
 from grasp_deploy.checkpoint.write.quantize import quantize
 from grasp_deploy.compression.compress import compress
-from grasp_deploy.compression.dry_run import dry_run
+from grasp_deploy.compression.dry_run import dry_run, multiplied
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from tests.conftest import MakeOnce
@@ -122,3 +123,9 @@ def test_fewer_experts_than_a_token_takes_are_damage(world: Path, tmp_path: Path
 
 def test_a_dry_run_offers_one_process(world: Path) -> None:
     assert [way.processes for way in dry_run(config_of(world)).ways] == [1]
+
+
+def test_a_token_is_multiplied_by_the_experts_that_it_takes(world: Path) -> None:
+    shape = read_stored_model(world / "model").shape
+    layers = tuple(shape.layer_of(layer.num_key_value_heads, 2) for layer in shape.layers)
+    assert multiplied(shape) == multiplied(replace(shape, layers=layers))
