@@ -10,18 +10,22 @@ import torch
 from torch import Tensor, nn
 
 
-def routed(router: Any, logits: Tensor, gates: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def routed(
+    router: Any, logits: Tensor, gates: Tensor, *, all_learn: bool = True
+) -> tuple[Tensor, Tensor, Tensor]:
     """What a router returns under `(E,)` gates: `(T, E)` logits, weights and indices of experts.
 
     Experts whose gate is 0 are out of the choice, with logits of minus infinity. The weights of
-    others are multiplied by their gates. If the gates take a gradient, removed experts that a token
-    would otherwise take follow with the weight 0, whose gradient is what they would add.
+    others are multiplied by their gates. If `all_learn` and the gates take a gradient, removed
+    experts that a token would otherwise take follow with the weight 0, whose gradient is what they
+    would add.
     """
     kept = gates.detach() != 0
     masked = logits.masked_fill(~kept, -torch.inf)
     weights, chosen = _choice(router, masked)
     weights = weights * gates[chosen]
-    if gates.requires_grad and torch.is_grad_enabled() and not bool(kept.all()):
+    learns = all_learn and gates.requires_grad and torch.is_grad_enabled()
+    if learns and not bool(kept.all()):
         of_all, wanted = _choice(router, logits)
         straight = torch.where(kept, 0.0, gates - gates.detach())
         weights = torch.cat([weights, of_all * straight[wanted]], dim=1)

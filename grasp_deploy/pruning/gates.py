@@ -46,15 +46,16 @@ class Gates:
 
 
 @contextmanager
-def gated(model: nn.Module, units: UnitTable) -> Iterator[Gates]:
-    """Gate the model in the `with` block, open until assigned."""
+def gated(model: nn.Module, units: UnitTable, *, all_learn: bool = True) -> Iterator[Gates]:
+    """Gate the model in the `with` block, open until assigned; `all_learn` is that of `routed`."""
     projections, choosing = output_projections(model), routers(model)
     sizes = units.segment_sizes
     gates = Gates(units, {s: linear.in_features // sizes[s] for s, linear in projections.items()})
     gates.assign(torch.ones(units.size, device=device_of(model)))
 
     def route(segment: int, output: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor]:
-        return routed(choosing[segment], output[0], gates.of_segment[segment])
+        values = gates.of_segment[segment]
+        return routed(choosing[segment], output[0], values, all_learn=all_learn)
 
     with on_inputs(projections, gates.multiply), on_outputs(choosing, route):
         yield gates

@@ -142,7 +142,7 @@ def learn_scales(
     def multipliers_at(_step: int | None) -> tuple[Tensor, Tensor]:
         return kept * state.values, mask
 
-    with gated(model, units) as gates, scaled_norms(model) as norms:
+    with gated(model, units, all_learn=False) as gates, scaled_norms(model) as norms:
 
         def assign(values: Tensor) -> None:
             gates.assign(values[:size])

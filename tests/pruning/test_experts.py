@@ -1,5 +1,6 @@
 """Experts as units: what a gated router chooses, and the loss of removing one."""
 
+from collections import deque
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ from torch import Tensor
 from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.criteria.obs import obs_scores
 from grasp_deploy.pruning.gates import gated, straight_through
-from grasp_deploy.pruning.training import freeze
+from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
+from grasp_deploy.pruning.training import LearningState, freeze, learn_scales, text_loss
 from grasp_deploy.pruning.units import UnitTable
 from tests.tiny import VARIANTS, tiny_model
 
@@ -62,6 +64,18 @@ def test_removed_experts_learn_from_tokens_that_would_take_them(name: str) -> No
         output.square().sum().backward()
     assert (output - expected).abs().max() <= 1e-4
     assert p.grad is not None and bool((p.grad[[0, 3, 12]] != 0).all())
+
+
+@VARIANT
+def test_no_token_takes_a_removed_expert_while_scales_learn(name: str) -> None:
+    model, taken = frozen(name), list[int]()
+    schedule = Schedule(CalibrationBlocks(IDS, IDS[:0]), 1, len(IDS), 0.1, seed=0)
+    state, loss = LearningState(torch.ones(UNITS.size), 0.1), text_loss(model, schedule)
+    for layer in model.model.layers:
+        layer.mlp.experts.register_forward_pre_hook(lambda _, x: taken.append(x[1].shape[1]))
+    mask = mask_without(0, 3, 12) > 0
+    deque(learn_scales(model, UNITS, mask, schedule, state, loss), maxlen=0)
+    assert taken == [2, 2, 2]
 
 
 @VARIANT
