@@ -41,15 +41,15 @@ def with_own_text(
 
     Rows are saved batch by batch, as `stage`. Each batch has a random state of its own, so that a
     killed run goes on with the same text, and a second recovery learns other text than the first.
-    `(n, T)` rows that are `known` are not written again.
+    `(n, T)` rows that are `known` are not written again; several runs share what the first wrote.
     """
     places, length = own_places(run.text.parts), run.text.token_ids.shape[1]
     if not len(places):
         return run
     rows, seconds, workspace = torch.empty(0, length, dtype=torch.int64), 0.0, stages.workspace
-    if known is None and run.start.text is not None:  # of a larger budget
-        known = run.start.text.token_ids[places]
-    if known is not None and not workspace.has(stage):
+    if known is None:
+        workspace = run.start.shared or workspace
+    elif not workspace.has(stage):
         workspace.save(stage, {"token_ids": known[: len(places)]}, {"seconds": 0.0})
     if workspace.has(stage):
         tensors, record = workspace.load(stage)
@@ -79,7 +79,7 @@ def with_own_text(
             )
         rows, seconds = torch.cat([rows, written]), seconds + time.perf_counter() - began
         workspace.save(stage, {"token_ids": rows}, {"seconds": seconds})
-    stages.recall(stage)  # its seconds count
+    stages.records[stage] = {"seconds": seconds}
     token_ids = run.text.token_ids.clone()
     token_ids[places] = rows
     return replace(run, text=replace(run.text, token_ids=token_ids))

@@ -179,7 +179,8 @@ def prepare(
 ) -> PreparedRun:
     """Check everything before weights load; InputError for an unusable model, budget or text.
 
-    If the output `resumed` has an unfinished run, the text is the one that it has read.
+    If the output `resumed` has an unfinished run, the text is the one that it has read, and the
+    dtype is its own. One of several runs takes both from `start`.
     """
     device = resolve_device(config.device)
     sources = calibration_sources(
@@ -188,7 +189,7 @@ def prepare(
     source = resolve_model(config.model, config.revision)
     base = read_stored_model(source.directory)
     check_positions(config.context, base.config, "--context")
-    begun = by_lead(lambda: resumed and Workspace.saved_dtype(resumed, config))
+    begun = start.dtype or by_lead(lambda: resumed and Workspace.saved_dtype(resumed, config))
     dtype = begun or by_lead(lambda: wanted_dtype(base.shape.dtype, device, config.dtype))
     budget = budget_for(config, base.shape, device)
     if not config.cuts_in_rounds:
@@ -196,6 +197,8 @@ def prepare(
     tokenizer = load_tokenizer(source.directory)
 
     def given() -> Blocks:
+        if start.text is not None:
+            return start.text
         if saved := resumed and Workspace.saved_text(resumed, config):
             return Blocks.unpacked(*saved)
         return read_calibration(tokenizer, sources, config.sequence_length, config.sequences)

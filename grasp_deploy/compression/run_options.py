@@ -5,9 +5,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+import torch
 from torch import Tensor
 
 from grasp_deploy.compression.ranks import is_lead
+from grasp_deploy.compression.resume import Workspace
 from grasp_deploy.data import Blocks
 from grasp_deploy.files.outputs import staged_directory
 from grasp_deploy.files.progress import OnCount, OnProgress, ignore_progress
@@ -51,12 +53,17 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class Start:
-    """What a run starts from beside the dense model: what a larger budget left, or a checkpoint."""
+    """What a run starts from beside the dense model: what a larger budget left, or a checkpoint.
+
+    One of several runs is given what all of them share.
+    """
 
     mask: Tensor | None = None  # (N,) bool: no other unit is kept
-    text: Blocks | None = None  # with what the model wrote itself
-    more_text: Blocks | None = None  # that a recovery reads, likewise
+    more_text: Blocks | None = None  # that a recovery reads
     checkpoint: Path | None = None  # or a pruned model is there already, to be recovered
+    text: Blocks | None = None  # as several runs read it once
+    dtype: torch.dtype | None = None  # in which all of them compute
+    shared: Workspace | None = None  # where the model's own text is, for all of them
 
 
 FROM_DENSE = Start()

@@ -11,13 +11,8 @@ from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
-import torch
-
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan
-from grasp_deploy.checkpoint.read.source import resolve_config
-from grasp_deploy.checkpoint.read.validate import config_and_shape
 from grasp_deploy.checkpoint.write.export import export
-from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.compression.ranks import by_lead, is_lead
@@ -31,7 +26,7 @@ from grasp_deploy.compression.resume import (
     partial_of,
     refuse_foreign,
 )
-from grasp_deploy.compression.run_options import FROM_DENSE, RunOptions, Start
+from grasp_deploy.compression.run_options import RunOptions, Start
 from grasp_deploy.config.compress_config import CompressConfig, changed_options
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import read_json
@@ -48,19 +43,26 @@ def compress_family(config: CompressConfig, options: RunOptions) -> list[Compres
         options.output / f"{STEP}{keep}": replace(config, keep=keep) for keep in config.family
     }
     by_lead(lambda: _check_places(members, options))
-    shape = config_and_shape(resolve_config(config.model, config.revision))[1]
-    budget_for(replace(config, keep=min(config.family)), shape, torch.device("cpu"))  # possible?
-    made, start, was_there = [], FROM_DENSE, options.output.exists()
+    # The smallest, since it must be possible.
+    run = prepare(replace(config, keep=min(config.family)), options.begun)
+    made, was_there = [], options.output.exists()
     try:
-        for folder, member in members.items():
-            made.append(compress(member, options.into(folder), start))
-            text, more_text = made[-1].text, made[-1].more_text
-            start = Start(made[-1].plan.mask, text or start.text, more_text or start.more_text)
+        with Workspace.open(options, run) as workspace:
+            start = _shared(run, workspace)
+            for folder, member in members.items():
+                made.append(compress(member, options.into(folder), start))
+                more_text = made[-1].more_text or start.more_text
+                start = replace(start, mask=made[-1].plan.mask, more_text=more_text)
     finally:
         if is_lead() and not was_there:
             with suppress(OSError):
                 options.output.rmdir()  # if nothing is in it
     return made
+
+
+def _shared(run: PreparedRun, workspace: Workspace) -> Start:
+    """What the first of several runs starts from: a killed walk goes on with its text and dtype."""
+    return Start(text=run.text, dtype=run.dtype, shared=workspace)
 
 
 def _check_places(members: Mapping[Path, CompressConfig], options: RunOptions) -> None:
@@ -125,7 +127,7 @@ def _smallest_within(run: PreparedRun, workspace: Workspace, options: RunOptions
     steps = range(1, math.ceil(1 / Fraction(str(share))))  # of a decimal, as for the budget
     keeps = [1.0, *(round(1 - step * share, 6) for step in steps)]
     possible = [keep for keep in keeps if keep * run.budget.total_cost >= run.budget.smallest_limit]
-    holds, breaks, start = 0, len(possible), FROM_DENSE  # places in the list
+    holds, breaks, start = 0, len(possible), _shared(run, workspace)  # places in the list
     held: Plan | None = None
     broke: Plan | None = None
     while breaks - holds > 1:
@@ -137,7 +139,7 @@ def _smallest_within(run: PreparedRun, workspace: Workspace, options: RunOptions
             breaks, broke = place, made.plan
         else:
             holds, held = place, replace(made.plan, path=folder / PLAN_FILE)
-        start = Start(None if held is None else held.mask, made.text or start.text)
+            start = replace(start, mask=held.mask)
     if held is None:
         assert broke is not None, "one budget is possible"
         workspace.drop()

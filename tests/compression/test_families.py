@@ -1,8 +1,9 @@
 """A family: masks within masks, budgets that hold, and runs that go on after a kill."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,19 @@ import pytest
 import torch
 
 from grasp_deploy.checkpoint.plan import Plan, load_plan
+from grasp_deploy.checkpoint.read import loading
 from grasp_deploy.checkpoint.verify import verify
+from grasp_deploy.compression import walks
 from grasp_deploy.compression.compress import compress
+from grasp_deploy.compression.result import Compressed
 from grasp_deploy.compression.run_options import RunOptions
-from grasp_deploy.compression.walks import compress_family
+from grasp_deploy.compression.walks import compress_family, compress_within
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from tests.compression.conftest import Killed, MakeConfig, kill_at
 from tests.conftest import MakeOnce
 from tests.kills import contents
+from tests.tiny import save_tiny
 
 KEEPS = (0.8, 0.6, 0.5)
 NAMES = [f"keep-{keep}" for keep in KEEPS]
@@ -155,6 +160,50 @@ def test_a_run_killed_before_a_member_began_goes_on(
     compress_family(config, RunOptions(tmp_path / "out", resume=True))
     for one, other in zip(plans(tmp_path / "out"), plans(family), strict=True):
         assert torch.equal(one.mask, other.mask) and torch.equal(one.scales, other.scales)
+
+
+Walk = Callable[[CompressConfig, RunOptions], list[Compressed] | Compressed]
+
+
+@pytest.mark.parametrize(
+    ("walk", "options"),
+    [
+        (compress_family, {"keep": 0.6, "family": (0.8, 0.6)}),
+        (compress_within, {"max_loss": 90.0, "bound_step": 0.2}),
+    ],
+)
+def test_a_run_killed_between_members_keeps_its_text_and_dtype(
+    walk: Walk,
+    options: dict[str, Any],
+    make_config: MakeConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever has become of the file, and of a busy processor, since."""
+    save_tiny("llama", tmp_path / "model", dtype=torch.bfloat16)
+    text = Path(shutil.copy(make_config(keep=0.5).calibration[0], tmp_path / "text.txt"))
+    quick = {"model": str(tmp_path / "model"), "rounds": 1, "scale_epochs": 0, "sequences": 64}
+    config = make_config(calibration=(str(text), "self"), **quick, **options)
+    runs = count()
+
+    def kill(*arguments: Any) -> Compressed:
+        if next(runs) == 1:
+            raise Killed
+        return compress(*arguments)
+
+    monkeypatch.setattr(walks, "compress", kill)
+    monkeypatch.setattr(loading, "bfloat16_rate", lambda: 2.0)
+    with pytest.raises(Killed):
+        walk(config, RunOptions(tmp_path / "out"))
+    text.write_text("ABC" + text.read_text())
+    monkeypatch.setattr(loading, "bfloat16_rate", lambda: 0.5)
+    rows: list[dict[str, Any]] = []
+    made = walk(config, RunOptions(tmp_path / "out", resume=True, on_progress=rows.append))
+    assert not [row for row in rows if row["stage"] == "own-text"]
+    every = made if isinstance(made, list) else [made]
+    assert {one.plan.provenance["computed_in"] for one in every} == {"bfloat16"}
+    assert len({one.plan.provenance["inputs"]["calibration tokens"] for one in every}) == 1
+    assert not (tmp_path / "out.partial").exists()
 
 
 def test_what_is_in_the_way_is_told_before_any_work(config: CompressConfig, tmp_path: Path) -> None:
