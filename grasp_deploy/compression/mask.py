@@ -14,7 +14,7 @@ from torch import Tensor
 from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.objective import Objective
 from grasp_deploy.compression.resume import StageResult
-from grasp_deploy.compression.stages import Stages
+from grasp_deploy.compression.stages import Stages, must_save
 from grasp_deploy.pruning import training
 from grasp_deploy.pruning.projection import project
 
@@ -50,7 +50,8 @@ def refit(frozen: FrozenModel, stages: Stages, objective: Objective, mask: Tenso
 def _refitted(
     frozen: FrozenModel, stages: Stages, objective: Objective, mask: Tensor
 ) -> StageResult:
-    layers, workspace, saved_at = len(frozen.outputs.linears), stages.workspace, time.monotonic()
+    layers, workspace = len(frozen.outputs.linears), stages.workspace
+    saved_at, saving = time.monotonic(), 0.0
     solved: dict[str, Tensor] = {}
     fits: list[dict[str, Any]] = []
     if workspace.has(SOLVED):
@@ -58,11 +59,13 @@ def _refitted(
         fits = record["fits"]
     for fit in frozen.refit(mask, frozen.run.read_in("compensation"), solved):
         fits.append(asdict(fit))
-        if stages.must_save(saved_at):
+        if must_save(saved_at, saving):
+            began = time.monotonic()
             names = [f"model.layers.{each['layer']}.{each['linear']}.weight" for each in fits]
             columns = frozen.outputs.extract(mask)
             workspace.save(SOLVED, {name: columns[name] for name in names}, {"fits": fits})
             saved_at = time.monotonic()
+            saving = saved_at - began
         stages.report("compensation", len(fits), layers)
     columns = frozen.outputs.extract(mask)
     if len(frozen.run.blocks.heldout):

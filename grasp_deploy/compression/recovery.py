@@ -11,8 +11,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
-from functools import partial
-from operator import gt
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +53,6 @@ TOKENS_A_STEP = 1024
 RATE = 1.5e-3  # of a weight's size in a step; by 2 % Qwen2.5-Coder-0.5B forgets what it knew
 WARMUP_SHARE = 0.05  # of the steps, in which the learning rate rises; then it falls to 0
 STATE_BYTES = 12  # for each weight that learns: itself and two moments; the best come on top
-SAVING_PAUSES = 4  # usual pauses for each second that saving takes: a twentieth of the time
 logger = logging.getLogger(__name__)
 
 Recovered = tuple[Plan, dict[str, Path]]  # the file of each fitted tensor
@@ -147,9 +144,7 @@ class _Recovery:
                 break
             record["seconds"] += time.perf_counter() - began
             record["metrics"].append(row)
-            pause = stages.SAVE_EVERY_SECONDS * max(1.0, SAVING_PAUSES * saving)
-            waited = time.monotonic() - saved_at
-            if by_lead(partial(gt, waited, pause)):  # all save together, by its clock
+            if stages.must_save(saved_at, saving):  # all save together
                 saving = self._save()
                 saved_at = time.monotonic()
             on_progress(row)

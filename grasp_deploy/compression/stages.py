@@ -22,6 +22,7 @@ from grasp_deploy.pruning.training import LearningState, StepRecord
 from grasp_deploy.pruning.units import UnitTable
 
 SAVE_EVERY_SECONDS = 5.0
+SAVING_PAUSES = 4  # such pauses for each second that saving takes: a twentieth of the time
 OWN_TEXT, PREDICTIONS, RECOVERY = "own-text", "predictions", "recovery"
 MOST_ROWS = 128  # of own text that are written at once: a step reads the weights once for all
 MOST_ROWS_ON_GPU = 512  # with fewer rows a step of a small model takes as long
@@ -104,6 +105,15 @@ def _written(rows: int, at_once: int) -> int:
     return rows + ALONE_PASSES * math.ceil(rows / at_once)
 
 
+def must_save(saved_at: float, saving: float) -> bool:
+    """True if it is time to save again, after a monotonic time; by the clock of the lead.
+
+    `saving` is the seconds that it took last.
+    """
+    pause = SAVE_EVERY_SECONDS * max(1.0, SAVING_PAUSES * saving)
+    return by_lead(partial(gt, time.monotonic() - saved_at, pause))
+
+
 class Stages:
     """Runs a run's stages, and keeps what they came to in its workspace."""
 
@@ -133,10 +143,6 @@ class Stages:
         """The saved tensors and record of a stage."""
         tensors, self.records[stage] = self.workspace.load(stage)
         return tensors, self.records[stage]
-
-    def must_save(self, saved_at: float) -> bool:
-        """True if it is time to save again, after a monotonic time; by the clock of the lead."""
-        return by_lead(partial(gt, time.monotonic() - saved_at, SAVE_EVERY_SECONDS))
 
     def learn(
         self,

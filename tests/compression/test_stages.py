@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +36,12 @@ from grasp_deploy.pruning.units import UnitTable
 from tests.cli.test_verify import state_anew
 from tests.compression.conftest import Killed, MakeConfig
 from tests.tiny import save_tiny
+
+
+def test_saving_takes_a_twentieth_of_the_time_at_most() -> None:
+    since = time.monotonic() - 15
+    assert stages.must_save(since, saving=0.5) and not stages.must_save(since, saving=1.0)
+
 
 COMPENSATED: dict[str, Any] = {"method": "progressive", "rounds": 1, "scale_epochs": 1}
 
