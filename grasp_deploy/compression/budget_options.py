@@ -72,7 +72,7 @@ def budget_for(config: CompressConfig, shape: ModelShape, device: torch.device) 
             smallest = as_option(error.smallest_limit)
             cause = "what no pruning removes takes more" if limit < 0 else error
             raise InputError(
-                f"{_written(config)} is beyond reach: {cause}: the smallest possible is {smallest}"
+                f"{written(config)} is beyond reach: {cause}: the smallest possible is {smallest}"
             ) from None
         size = config.tensor_parallel
         cause = f" (--tensor-parallel {size} asks for multiples of {size})" if size > 1 else ""
@@ -110,7 +110,7 @@ def _limit(
     dense, asked, costs_each, as_option = _amounts(config, shape)
     if asked > dense:
         raise InputError(
-            f"{_written(config)} needs no pruning, since the dense model has {as_option(dense)}: "
+            f"{written(config)} needs no pruning, since the dense model has {as_option(dense)}: "
             "serve it as it is, or ask for less"
         )
     limit = total - (dense - asked) * costs_each
@@ -142,7 +142,7 @@ def _amounts(
     return shape.kv_bytes_per_token(), asked, 1, partial(sized, "--kv-per-token")
 
 
-def _written(config: CompressConfig) -> str:
+def written(config: CompressConfig) -> str:
     """The option that asks for the budget, as the user wrote it."""
     size = next((name for name in SIZES if getattr(config, name) is not None), "bound_step")
     return assigned(config, size)

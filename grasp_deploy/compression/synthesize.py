@@ -14,7 +14,7 @@ from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_
 from grasp_deploy.checkpoint.read.source import resolve_config
 from grasp_deploy.checkpoint.read.validate import config_and_shape, refuse_quantised
 from grasp_deploy.checkpoint.write.sidecar_files import pruned_config
-from grasp_deploy.compression.budget_options import budget_for, shape_within
+from grasp_deploy.compression.budget_options import budget_for, shape_within, written
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import write_json
@@ -73,5 +73,5 @@ def _with_kv_share(
     except BudgetError as error:
         reason = str(error)
     raise InputError(
-        f"--keep {config.keep} and --kv-keep {kv_keep:g} do not go together ({reason}): change one"
+        f"{written(config)} and --kv-keep {kv_keep:g} do not go together ({reason}): change one"
     )

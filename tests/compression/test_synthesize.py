@@ -9,6 +9,7 @@ from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_
 from grasp_deploy.checkpoint.read.loading import random_model
 from grasp_deploy.compression.synthesize import synthesize
 from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.errors import InputError
 from tests.cli.command import tree
 from tests.tiny import VARIANTS, tiny_config
 
@@ -56,3 +57,9 @@ def test_the_papers_models_can_be_rebuilt(tmp_path: Path) -> None:
     shape = synthesize(config, tmp_path / "pruned", kv_keep=606 / 1024)
     assert sum(groups_and_channels(shape)[0]) == 606
     assert shape.weight_bytes / 2**20 == pytest.approx(7910.7, rel=0.005)
+
+
+def test_shares_that_do_not_go_together_are_named_as_given(dense: Path, tmp_path: Path) -> None:
+    config = CompressConfig(model=str(dense), weights="400KB")
+    with pytest.raises(InputError, match="--weights 400KB and --kv-keep 1 do not go together"):
+        synthesize(config, tmp_path / "pruned", kv_keep=1.0)
