@@ -146,6 +146,12 @@ def test_what_no_mask_can_meet_is_refused(
         make_budget(units, exact, limit, ffn_multiple=ffn, kv_multiple=kv)
 
 
+def test_the_floor_is_told_in_whole_multiples() -> None:
+    units = UnitTable.of_layers([(6, 2)], experts_per_token=3)
+    with pytest.raises(BudgetError, match="experts: 4, KV groups: 1"):
+        make_budget(units, torch.ones(8), 1, ffn_multiple=2)
+
+
 @settings(max_examples=200)
 @given(st.lists(st.just(0.0) | st.floats(1e-100, 1e12), min_size=2, max_size=40))
 def test_costs_on_the_grid_add_up_exactly_and_hardly_change(values: list[float]) -> None:
