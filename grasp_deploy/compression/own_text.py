@@ -26,7 +26,8 @@ from grasp_deploy.pruning.layout import device_of
 from grasp_deploy.pruning.objective import OVERFLOW, LossError
 
 STEPS_A_TRIM = 16
-CACHE_BYTES = 4 * 2**30  # that keys and values of rows written together may take
+# Of keys and values of rows written together, in the checkpoint's dtype: float32 takes up to twice.
+CACHE_BYTES = 4 * 2**30
 
 
 def with_own_text(

@@ -3,7 +3,7 @@
 Removing a unit's columns of `down_proj` or `o_proj` loses that part of its inputs which the other
 columns cannot predict. To second order, with inputs and gradients assumed independent, it costs
 
-    ½ tr(S C)    S   covariance of a unit's inputs, given those of all units that are left
+    ½ tr(S C)    S   second moments of a unit's inputs, given those of all units that are left
                  C   second moments of the loss's gradient at these inputs
 
 in nats per token. C stays that of the present weights, which rounds renew. Hassibi and Stork (1993)
