@@ -57,7 +57,6 @@ def compress(
     replaces = options.overwrite or options.resume
     by_lead(lambda: refuse_existing(options.output, overwrite=replaces))
     run = prepare(config, options.begun, start or FROM_DENSE)
-    text = more_text = None
     with Workspace.open(options, run) as workspace:
         plan = by_lead(lambda: finished_plan(options.output, run)) if options.resume else None
         if plan is None:  # else the run was killed after the output was complete
@@ -76,9 +75,7 @@ def compress(
                     )
                 if config.recover is not None:
                     told = replace(run, text=text)
-                    plan, fitted, more_text = recover(
-                        told, workspace, plan, fitted, options.on_progress
-                    )
+                    plan, fitted = recover(told, workspace, plan, fitted, options.on_progress)
                 if is_lead():
                     write_checkpoint(
                         plan,
@@ -88,7 +85,7 @@ def compress(
                         beside={METRICS_FILE: workspace.metrics()},
                         on_progress=options.counted("export"),
                     )
-    return Compressed.of(options.output, plan, run, text, more_text)
+    return Compressed.of(options.output, plan, run)
 
 
 def plan_of_checkpoint(

@@ -55,7 +55,7 @@ WARMUP_SHARE = 0.05  # of the steps, in which the learning rate rises; then it f
 STATE_BYTES = 12  # for each weight that learns: itself and two moments; the best come on top
 logger = logging.getLogger(__name__)
 
-Recovered = tuple[Plan, dict[str, Path]]  # the file of each fitted tensor
+Recovered = tuple[Plan, dict[str, Path]]
 
 
 def check_state_room(run: PreparedRun, workspace: Workspace) -> None:
@@ -73,8 +73,8 @@ def recover(
     plan: Plan,
     fitted: dict[str, Path],
     on_progress: OnProgress,
-) -> tuple[*Recovered, Blocks]:
-    """Recover; return the plan and fitted tensors, unchanged if nothing was won, and the text."""
+) -> Recovered:
+    """Recover; return the plan and the file of each fitted tensor, unchanged if nothing was won."""
     told = stages.Stages(workspace, run.budget.units, on_progress)
     with explained_failures(run):
         text = saved_text(run, told)
@@ -86,7 +86,7 @@ def recover(
             torch.cuda.empty_cache()
         recovery = _Recovery(run, workspace, plan, fitted)
         recovery.learn(text.token_ids, on_progress)
-        return *recovery.result(text, told.records), text
+        return recovery.result(text, told.records)
 
 
 def sequences_in_step(config: CompressConfig) -> int:

@@ -23,12 +23,12 @@ def saved_text(run: PreparedRun, stages: Stages) -> Blocks:
 
     A killed run goes on with what was read at its start.
     """
-    workspace = stages.workspace
+    workspace = run.start.shared or stages.workspace
     if workspace.has(TEXT):
-        if workspace.has(MORE_TEXT):
+        if stages.workspace.has(MORE_TEXT):
             stages.recall(MORE_TEXT)  # its seconds count
         return Blocks.unpacked(*workspace.load(TEXT))
-    text = run.start.more_text or text_of(run, stages)
+    text = text_of(run, stages)
     workspace.save(TEXT, *text.packed())
     return text
 

@@ -19,7 +19,6 @@ from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.ranks import by_lead
 from grasp_deploy.compression.stages import Stages
 from grasp_deploy.compression.time_budget import time_budget
-from grasp_deploy.data import Blocks
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import versions
 from grasp_deploy.files.tensors import digest_of
@@ -38,16 +37,14 @@ class Compressed:
     dense: ModelShape
     pruned: ModelShape
     peak_memory_bytes: int
-    text: Blocks | None = None  # what it learnt from; None if the output was complete before
-    more_text: Blocks | None = None  # what it recovered on
 
     @classmethod
-    def of(cls, output: Path, plan: Plan, run: PreparedRun, *texts: Blocks | None) -> Self:
+    def of(cls, output: Path, plan: Plan, run: PreparedRun) -> Self:
         """The result of a run in a folder."""
         dense, peak = run.base.shape, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         if run.device.type == "cuda":  # else of the whole process
             peak = torch.cuda.max_memory_allocated(run.device)
-        return cls(output, plan, dense, pruned_shape(plan, dense), peak, *texts)
+        return cls(output, plan, dense, pruned_shape(plan, dense), peak)
 
 
 def compression_record(compressed: Compressed) -> dict[str, Any]:

@@ -59,11 +59,10 @@ class Start:
     """
 
     mask: Tensor | None = None  # (N,) bool: no other unit is kept
-    more_text: Blocks | None = None  # that a recovery reads
     checkpoint: Path | None = None  # or a pruned model is there already, to be recovered
     text: Blocks | None = None  # as several runs read it once
     dtype: torch.dtype | None = None  # in which all of them compute
-    shared: Workspace | None = None  # where the model's own text is, for all of them
+    shared: Workspace | None = None  # where all of them find what the first wrote
 
 
 FROM_DENSE = Start()

@@ -51,8 +51,7 @@ def compress_family(config: CompressConfig, options: RunOptions) -> list[Compres
             start = _shared(run, workspace)
             for folder, member in members.items():
                 made.append(compress(member, options.into(folder), start))
-                more_text = made[-1].more_text or start.more_text
-                start = replace(start, mask=made[-1].plan.mask, more_text=more_text)
+                start = replace(start, mask=made[-1].plan.mask)
     finally:
         if is_lead() and not was_there:
             with suppress(OSError):

@@ -83,9 +83,8 @@ def test_each_member_is_a_checkpoint_that_verifies(family: Path) -> None:
 def test_what_recovery_reads_is_written_once(config: CompressConfig, tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = []
     config = replace(config, keep=0.6, family=KEEPS[:2], recover=128 * 32, scale_epochs=0)
-    made = compress_family(config, RunOptions(tmp_path / "out", on_progress=rows.append))
-    writes = {row["member"] for row in rows if row["stage"] == "recovery-text"}
-    assert writes == {NAMES[0]} and made[0].more_text is made[1].more_text is not None
+    compress_family(config, RunOptions(tmp_path / "out", on_progress=rows.append))
+    assert {row["member"] for row in rows if row["stage"] == "recovery-text"} == {NAMES[0]}
 
 
 @pytest.mark.slow
