@@ -160,7 +160,7 @@ def measure(options: argparse.Namespace, arguments: Sequence[str] | None) -> dic
     } | recorded(options.task_settings)
     tokens = sorted(number_list(options.tokens, "--tokens", int), reverse=True)
     with output.working_folder("recovery-curve") as (work, on_progress):
-        options.own_text = options.own_text or work / "own-text.safetensors"
+        options.own_text = options.own_text or work
         bench = Bench(options, corpora_of(options, work))
         record = output.new_record(
             "recovery-curve", arguments, settings, dense_perplexity=bench.dense, rows=[]

@@ -54,7 +54,8 @@ def with_own_text(
         workspace.save(stage, {"token_ids": known[: len(places)]}, {"seconds": 0.0})
     if workspace.has(stage):
         tensors, record = workspace.load(stage)
-        rows, seconds = tensors["token_ids"], record["seconds"]
+        rows = tensors["token_ids"]
+        seconds = record["seconds"] if run.start.mask is None else 0.0  # they count once
     at_once = rows_at_once(run.base.shape, length, on_gpu=run.device.type == "cuda")
     model = load() if len(rows) < len(places) else None
     while model is not None and len(rows) < len(places):

@@ -102,8 +102,8 @@ class Workspace:
                 yield cls(directory, json.dumps(inputs) + config.to_json())
                 _remove(directory)
             except InputError:
-                saved = (p for p in directory.iterdir() if p.suffix == SAVED or _is_step(p))
-                if {path.stem for path in saved} <= {TEXT}:
+                there = (*directory.iterdir(), *output.glob(f"{STEP}*"))  # or members of a family
+                if {p.stem for p in there if p.suffix == SAVED or _is_step(p)} <= {TEXT}:
                     _remove(directory)
                 raise
 

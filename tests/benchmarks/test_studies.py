@@ -160,7 +160,7 @@ def test_recovery_curve(
     with pytest.raises(InputError, match=f"48 is not what a step from {made} reads: give 32"):
         recovery_curve.main([*words, "--tokens-a-step", "48", "--tokens", "512"])
     write_tensors(own, {"token_ids": written}, {**read_tensors(own, "")[1], "seed": 1})
-    with pytest.raises(InputError, match="own holds text of another seed: give another file"):
+    with pytest.raises(InputError, match="own does not state the same seed: give another file"):
         recovery_curve.main([*words, "--tokens", "512", "--rate", "1e-3"])
     own.write_bytes(own.read_bytes()[:-1])
     with pytest.raises(InputError, match="delete it, and it is written again"):

@@ -165,15 +165,17 @@ Walk = Callable[[CompressConfig, RunOptions], list[Compressed] | Compressed]
 
 
 @pytest.mark.parametrize(
-    ("walk", "options"),
+    ("walk", "options", "end"),
     [
-        (compress_family, {"keep": 0.6, "family": (0.8, 0.6)}),
-        (compress_within, {"max_loss": 90.0, "bound_step": 0.2}),
+        (compress_family, {"keep": 0.6, "family": (0.8, 0.6)}, Killed()),
+        (compress_family, {"keep": 0.6, "family": (0.8, 0.6)}, InputError("no room is left")),
+        (compress_within, {"max_loss": 90.0, "bound_step": 0.2}, Killed()),
     ],
 )
-def test_a_run_killed_between_members_keeps_its_text_and_dtype(
+def test_a_run_that_ends_between_members_keeps_its_text_and_dtype(
     walk: Walk,
     options: dict[str, Any],
+    end: BaseException,
     make_config: MakeConfig,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -182,17 +184,18 @@ def test_a_run_killed_between_members_keeps_its_text_and_dtype(
     save_tiny("llama", tmp_path / "model", dtype=torch.bfloat16)
     text = Path(shutil.copy(make_config(keep=0.5).calibration[0], tmp_path / "text.txt"))
     quick = {"model": str(tmp_path / "model"), "rounds": 1, "scale_epochs": 0, "sequences": 64}
-    config = make_config(calibration=(str(text), "self"), **quick, **options)
+    own = ("self",) if isinstance(end, Killed) else ()
+    config = make_config(calibration=(str(text), *own), **quick, **options)
     runs = count()
 
     def kill(*arguments: Any) -> Compressed:
         if next(runs) == 1:
-            raise Killed
+            raise end
         return compress(*arguments)
 
     monkeypatch.setattr(walks, "compress", kill)
     monkeypatch.setattr(loading, "bfloat16_rate", lambda: 2.0)
-    with pytest.raises(Killed):
+    with pytest.raises(type(end)):
         walk(config, RunOptions(tmp_path / "out"))
     text.write_text("ABC" + text.read_text())
     monkeypatch.setattr(loading, "bfloat16_rate", lambda: 0.5)

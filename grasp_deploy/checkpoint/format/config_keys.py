@@ -89,14 +89,15 @@ class Quantization(Rounded, kw_only=True):
 
     quant_method: str
     format: str | None = None  # of compressed-tensors, as are the groups of modules
-    config_groups: dict[str, Group] | None = None
+    config_groups: dict[str, Group | list[str]] | None = None  # a list belongs to a preset
 
     @property
     def group_columns(self) -> int:
         """Columns that share a scale of weights packed into one number, as of 4 bits; else 0."""
         if self.format != "pack-quantized" and self.quant_method not in ("awq", "gptq"):
             return 0
-        rounded = [self, *(group.weights for group in (self.config_groups or {}).values())]
+        groups = (self.config_groups or {}).values()
+        rounded = [self, *(group.weights for group in groups if isinstance(group, Group))]
         return max(1, *(each.group_size or 1 for each in rounded if each))
 
 

@@ -115,7 +115,8 @@ def check_rope(sizes: Sizes, family: Family) -> None:
     """
     rope, older = sizes.rope_parameters or Rope(), sizes.rope_scaling
     scaling = Rope(**structs.asdict(older)) if older else Rope()
-    if rope != scaling and Rope() not in (rope, scaling):
+    first, second = (_spelled_out(each, sizes.rope_theta) for each in (rope, scaling))
+    if first != second and Rope() not in (rope, scaling):
         raise InputError(f"config.json has rope_scaling beside another rope_parameters: {REMEDY}")
     parts = (rope.partial_rotary_factor or 1, scaling.partial_rotary_factor or 1)
     is_part = not family.is_hybrid and min(parts) < 1
@@ -128,6 +129,12 @@ def check_rope(sizes: Sizes, family: Family) -> None:
             f"rope_parameters of a {family.stem} {'must' if family.scales_queries else 'cannot'} "
             f"state llama_4_scaling_beta and original_max_position_embeddings: {REMEDY}"
         )
+
+
+def _spelled_out(rope: Rope, theta: float | None) -> Rope:
+    """The parameters by their newer names, with the angle that the model states for all."""
+    kind, angle = rope.rope_type or rope.type, rope.rope_theta or theta
+    return structs.replace(rope, rope_type=kind, rope_theta=angle, type=None)
 
 
 def is_mixed(sizes: Sizes, family: Family, has_window: bool) -> bool:

@@ -7,7 +7,7 @@ llm-compressor's, and so does transformers where compressed-tensors is installed
 
 import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from grasp_deploy.checkpoint.card.model_card import (
 )
 from grasp_deploy.checkpoint.format.shapes import ModelShape, dense_shape
 from grasp_deploy.checkpoint.limits import refuse_experts
-from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan
+from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan
 from grasp_deploy.checkpoint.read.source import INDEX_FILE
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_folder, read_stored_model
 from grasp_deploy.checkpoint.write.export import SHARD_BYTES, all_finite, write_manifest
@@ -126,8 +126,8 @@ def difference(directory: Path, plain: Path) -> tuple[str, int]:
     chosen = next((scheme for scheme in SCHEMES.values() if scheme.format == stated), None)
     if chosen is None:
         raise InputError(f"{directory} was quantised as {stated!r:.60}, which is none of ours")
-    preset = _preset(chosen, model.shape, load_plan(plain / PLAN_FILE))
-    left, rounded = dict(stored.files), 0
+    groups = [g for g in GROUPS if g == stored.shape.group_columns] or GROUPS
+    preset, left, rounded = _preset(chosen, model.shape, groups=groups), dict(stored.files), 0
     if stored.config != model.config | {"quantization_config": _config(preset, chosen)}:
         return "config.json", 0
     beside, own = _beside(model), {CARD_FILE, QUALITY_FILE, MANIFEST_FILE, INDEX_FILE}
@@ -150,8 +150,10 @@ def difference(directory: Path, plain: Path) -> tuple[str, int]:
     return min(left, default=""), rounded
 
 
-def _preset(scheme: Scheme, shape: ModelShape, plan: Plan | None) -> Any:
-    """compressed-tensors' scheme, with the widest groups that divide every matrix's columns.
+def _preset(
+    scheme: Scheme, shape: ModelShape, plan: Plan | None = None, groups: Sequence[int] = GROUPS
+) -> Any:
+    """compressed-tensors' scheme, with the widest of `groups` that divide every matrix's columns.
 
     If there are some, those that also divide the columns of each worker that the plan is made for.
     """
@@ -169,7 +171,7 @@ def _preset(scheme: Scheme, shape: ModelShape, plan: Plan | None) -> Any:
         ends = tuple(f"{name}.weight" for name in OUTPUT_PROJECTIONS)  # which workers split
         split = {n: c / workers if n.endswith(ends) else c for n, c in columns.items()}
         kinds = (split.values(), columns.values())
-        fitting = [g for counts in kinds for g in GROUPS if not any(n % g for n in counts)]
+        fitting = [g for counts in kinds for g in groups if not any(n % g for n in counts)]
         if not fitting:
             odd = next(name for name, count in columns.items() if count % GROUPS[-1])
             raise InputError(

@@ -84,6 +84,7 @@ READ: dict[str, tuple[str, list[Change]]] = {
     ),
     "words that decide nothing": ("dense", [config(is_llama_config=True, use_mrope=False)]),
     "another dtype in the config": ("dense", [config(dtype="float16")]),
+    "both names of RoPE": ("dense", [config(rope_theta=1e4, rope_scaling={"type": "default"})]),
     "tied, equal head": ("tied", [partial(own_head, difference=0.0)]),
 }
 
@@ -125,6 +126,9 @@ def test_a_checkpoint_that_was_quantised_is_read_and_not_cut(saved: Path, tmp_pa
     with torch.inference_mode():
         plain, found = (load(path)(tokens).logits for path in (saved / "pruned", tmp_path / "int8"))
     assert 0 < float((plain - found).abs().max()) < 0.1 * float(plain.abs().max())
+    method = {"quant_method": "compressed-tensors", "format": "int-quantized"}
+    config(quantization_config={**method, "config_groups": {"W8A8": ["Linear"]}})(tmp_path / "int8")
+    assert read_folder(tmp_path / "int8").shape.group_columns == 0
     whole = (tmp_path / "int8" / WEIGHTS).read_bytes()
     for name in ("model.layers.9.mlp.up_proj.weight", NORM):
         (tmp_path / "int8" / WEIGHTS).write_bytes(whole)
