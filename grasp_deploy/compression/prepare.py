@@ -112,7 +112,7 @@ class PreparedRun:
             fitted_tensor(plan, name, path, getattr(torch, self.base.shape.dtype_of(name)))
         return plan, fitted
 
-    @property
+    @cached_property
     def healings(self) -> int:
         """Recoveries of the checkpoint that the run starts from."""
         if self.start.checkpoint is None:
