@@ -35,6 +35,7 @@ class ServerFlags(argparse.Namespace):
     port: int | None
     uds: str | None
     api_key: list[str]
+    hf_token: list[str]
     tensor_parallel_size: int
     pipeline_parallel_size: int
     data_parallel_size: int
@@ -114,6 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quantization", "-q")
     parser.add_argument("--port", type=int)
     parser.add_argument("--api-key", nargs="+", action="extend", default=[])
+    parser.add_argument("--hf-token", nargs="*", action="extend", default=[])
     parser.add_argument("--tensor-parallel-size", "-tp", type=int, default=1)
     parser.add_argument("--pipeline-parallel-size", "-pp", type=int, default=1)
     parser.add_argument("--data-parallel-size", "-dp", type=int, default=1)
