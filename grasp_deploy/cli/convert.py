@@ -174,6 +174,7 @@ def adapter_command(
 def gguf_command(
     model: Annotated[str, typer.Argument(help="Folder or hub id of a model, pruned or dense.")],
     *,
+    revision: Revision = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")],
     kind: Annotated[
         Literal["f32", "f16", "bf16", "q8_0", "q4_0"],
@@ -189,7 +190,7 @@ def gguf_command(
 
     with stage_bars(stderr) as show:
         write_gguf(
-            resolve_model(model).directory,
+            resolve_model(model, revision).directory,
             output,
             kind,
             overwrite=overwrite,
