@@ -112,7 +112,7 @@ def _recovery_advice(output: str, config: CompressConfig) -> str:
         given.append(("--calibration-column", config.calibration_column or ""))
         words += [word for pair in given if pair[1] for word in pair]
     return (
-        " Recovery wins some of it back, a quarter in a million tokens where that was measured "
+        " Recovery wins some of it back: a seventh to a quarter in a million tokens, as measured "
         f"({shlex.join([*words, '--output', f'{output}-healed'])})."
     )
 
