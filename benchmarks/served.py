@@ -23,6 +23,7 @@ from grasp_deploy.checkpoint.read.validate import config_and_shape
 from grasp_deploy.data import evaluation_source, read_blocks
 from grasp_deploy.engine.child import answer_requests, child
 from grasp_deploy.engine.flags import FORMAT
+from grasp_deploy.engine.offline import cached_tokens
 from grasp_deploy.engine.vllm_process import vllm_child_environment
 from grasp_deploy.files.sizes import parse_bytes
 
@@ -36,9 +37,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     llm, asked = LLM(**request["engine"]), SamplingParams(max_tokens=1, prompt_logprobs=LIKELIEST)
     prompts = [{"prompt_token_ids": ids} for ids in request["blocks"]]
     said = [each.prompt_logprobs[1:] for each in llm.generate(prompts, asked, use_tqdm=False)]
-    cache = llm.llm_engine.vllm_config.cache_config
     return {
-        "cached_tokens": cache.num_gpu_blocks * cache.block_size,
+        "cached_tokens": cached_tokens(llm.llm_engine.vllm_config),
         "places": [
             {str(token): found.logprob for token, found in place.items()}
             for block in said

@@ -114,7 +114,7 @@ def _answer(
     llm = LLM(**engine, enforce_eager=True, skip_tokenizer_init=True, disable_log_stats=True)
     greedy = SamplingParams(temperature=0, max_tokens=new_tokens, ignore_eos=True, detokenize=False)
     outputs = llm.generate([TokensPrompt(prompt_token_ids=p) for p in prompts], greedy)
-    cache = llm.llm_engine.vllm_config.cache_config
+    config = llm.llm_engine.vllm_config
     held = {}
     if counts_bytes:
         held["weight_bytes"] = sum(llm.apply_model(_weight_bytes))
@@ -123,10 +123,21 @@ def _answer(
         **held,
         "tokens": [list(output.outputs[0].token_ids) for output in outputs],
         "capacity": {
-            "cached_tokens": cache.num_gpu_blocks * cache.block_size,
-            "sequences": int(cache.kv_cache_max_concurrency),
+            "cached_tokens": cached_tokens(config),
+            "sequences": int(config.cache_config.kv_cache_max_concurrency),
         },
     }
+
+
+def cached_tokens(config: Any) -> int:
+    """Tokens that the cache of a running engine holds in sequences of its longest length.
+
+    `config` is vLLM's own. Layers of different attention draw their blocks from one pool, so its
+    blocks times their size are too many tokens. A sequence counts with all of its last block.
+    """
+    cache, length = config.cache_config, config.model_config.max_model_len
+    per_sequence = -(-length // cache.block_size) * cache.block_size
+    return round(cache.kv_cache_max_concurrency * per_sequence)
 
 
 def _weight_bytes(model: Any) -> int:
