@@ -41,14 +41,19 @@ def bench_models(
     """
     if not names:
         raise InputError("no model is named: give at least one folder or hub id")
-    if dtype not in ("auto", *DTYPES):
-        raise InputError(f"--dtype {dtype} is unknown: use auto, {', '.join(DTYPES)}")
+    check_dtype(dtype)
     models = []
     for name, label in zip(names, _labels(names), strict=True):
         path, shape = _path_and_shape(name, random_weights)
         shape = shape if dtype == "auto" else replace(shape, dtype=dtype)
         models.append(BenchModel(label, path, shape, random_weights))
     return models
+
+
+def check_dtype(dtype: str) -> None:
+    """Raise InputError for a dtype that no model computes in."""
+    if dtype not in ("auto", *DTYPES):
+        raise InputError(f"--dtype {dtype} is unknown: use auto, {', '.join(DTYPES)}")
 
 
 @contextmanager

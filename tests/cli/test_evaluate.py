@@ -59,6 +59,9 @@ def test_losses_side_by_side(pruned_once: Path, tiny_folder: Path, work: Path) -
     assert [len(said["answers"]) for said in record["said"]] == [3, 3, 3]
     sizes = [model["footprint"]["weight_bytes"] for model in record["models"]]
     assert sizes[0] > sizes[1] > sizes[2]
+    other = document("evaluate", "compare", tiny_folder, *data, "--dtype", "bfloat16", "--json")
+    assert other["cells"][0]["dtype"] == "bfloat16"
+    assert other["models"] == record["models"][:1], "weights have the same size in any dtype"
     drawn = grasp_deploy("report", "loss.json")
     assert "numbers: 93 tokens" in drawn.stdout, drawn.stderr
     assert f"{pruned['excess_nats']:+.3f} ± {pruned['excess_error']:.3f}" in drawn.stdout
