@@ -37,6 +37,7 @@ from grasp_deploy.config.option import (
 from grasp_deploy.config.option import Count as CountOption
 from grasp_deploy.engine.child import child
 from grasp_deploy.engine.flags import FORMAT, read_flags
+from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
 from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counter
 
@@ -167,8 +168,13 @@ def bench_serve(
     """
     from grasp_deploy.engine.serve import check_before_serving, running_server
 
-    platform = installed_platform()
-    if read_flags(vllm_arguments).dtype is None:
+    platform, flags = installed_platform(), read_flags(vllm_arguments)
+    if flags.hf_token:
+        raise InputError(
+            "--hf-token would stand in the record: leave it out, and set HF_TOKEN in the "
+            "environment instead"
+        )
+    if flags.dtype is None:
         models = [replace(model, shape=served_shape(model.shape, platform)) for model in models]
     tokens = settings.prompt_tokens + settings.new_tokens
     check_positions(models, tokens, "--prompt-tokens + --new-tokens")

@@ -126,6 +126,15 @@ def test_all_models_are_checked_before_the_first_server(
     assert events == []
 
 
+def test_no_token_comes_into_a_record(models: list[Path], events: list[tuple[str, Any]]) -> None:
+    chosen = bench_models([str(models[0])])
+    for flags in (["--hf-token", "secret"], ["--hf_token=secret"]):
+        with pytest.raises(InputError, match="set HF_TOKEN in the environment") as refused:
+            bench_serve(chosen, ServeSettings((1,), **SHORT), flags, ["bench"])
+        assert "secret" not in str(refused.value)
+    assert events == []
+
+
 def test_the_arguments_of_a_load() -> None:
     url, folder = "http://127.0.0.1:1234", Path("model")
     arguments = load_arguments(LoadPoint(8, None), REQUESTS, 3, url, folder)
