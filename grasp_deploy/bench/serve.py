@@ -166,7 +166,7 @@ def bench_serve(
     `vllm_arguments` go to every server. Raises InputError for what cannot be served or loaded, and
     ChildError if vLLM fails.
     """
-    from grasp_deploy.engine.serve import check_before_serving, running_server
+    from grasp_deploy.engine.serve import check_before_serving, free_port, running_server
 
     platform, flags = installed_platform(), read_flags(vllm_arguments)
     if flags.hf_token:
@@ -179,8 +179,9 @@ def bench_serve(
     tokens = settings.prompt_tokens + settings.new_tokens
     check_positions(models, tokens, "--prompt-tokens + --new-tokens")
     settings = replace(settings, server_flags=server_flags(models[0], vllm_arguments))
+    port = ["--port", str(free_port())] if flags.port is None else []  # as each server takes one
     for model in models:  # all are checked before the first is served, which may take hours
-        check_before_serving(model.path, settings.server_flags)
+        check_before_serving(model.path, [*settings.server_flags, *port])
     loads = [LoadPoint(concurrency, None) for concurrency in settings.concurrencies]
     loads += [LoadPoint(None, rate) for rate in settings.request_rates]
     cells = [Cell(model.name, load, settings.requests, []) for model in models for load in loads]

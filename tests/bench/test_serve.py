@@ -1,5 +1,6 @@
 """`bench serve`: every model under the same loads, from vLLM's own load generator."""
 
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -124,6 +125,19 @@ def test_all_models_are_checked_before_the_first_server(
     with pytest.raises(InputError, match="the model's heads are 8 wide"):
         bench_serve(chosen, ServeSettings(**SHORT), [], ["bench"])
     assert events == []
+
+
+def test_a_port_in_use_matters_only_if_a_flag_names_it(
+    models: list[Path], events: list[tuple[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = bench_models([str(models[0])])
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(server, "PORT", port)
+        with pytest.raises(InputError, match=f"port {port} of 127.0.0.1 is in use"):
+            bench_serve(chosen, ServeSettings((1,), **SHORT), ["--port", str(port)], ["bench"])
+        record = bench_serve(chosen, ServeSettings((1,), **SHORT), [], ["bench"])
+    assert "--port" not in record.settings.server_flags
 
 
 def test_no_token_comes_into_a_record(models: list[Path], events: list[tuple[str, Any]]) -> None:
