@@ -15,6 +15,7 @@ from grasp_deploy.bench.record import (
 from grasp_deploy.checkpoint.read.source import fewest_positions
 from grasp_deploy.config.option import BENCH_DTYPE_HELP, option
 from grasp_deploy.config.option import Count as CountOption
+from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
 from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counter
 from grasp_deploy.stats.wording import listed
@@ -75,11 +76,16 @@ def bench_memory(
 ) -> MemoryRecord:
     """Predict a prefill of every model at every length, and measure it where there is a GPU.
 
-    Raises InputError for a device that is not there or too small.
+    Raises InputError for a device that is not there or too small, and for quantised models.
     """
     from grasp_deploy.bench.prefill import measure_prefills, predict_prefill  # help needs no torch
     from grasp_deploy.checkpoint.read.loading import resolve_device
 
+    if quantised := [model.name for model in models if model.shape.quantization is not None]:
+        raise InputError(
+            f"bench memory wants plain weights: leave out {listed(quantised)}, which "
+            f"{'are' if len(quantised) > 1 else 'is'} quantised"
+        )
     device, lengths = str(resolve_device(settings.device)), settings.prompt_tokens
     if not lengths:
         paths = [model.path for model in models]

@@ -27,7 +27,7 @@ def tables(record: MemoryRecord) -> list[Table]:
     title = f"{what} of a prefill of {counted(record.settings.batch, 'prompt')}, MiB"
     notes = ["other: peak - weights - KV cache; change: of the peak against the first model"]
     if not is_measured:
-        notes.append("predicted only: there was no GPU")
+        notes.append("predicted only, not measured on a GPU")
 
     def figures(cell: Cell, dense: Cell | None) -> list[str | Text]:
         sizes = [getattr(cell.sizes, name) for name in PARTS]

@@ -1,6 +1,7 @@
 """`bench memory`: predictions against live tensors, a GPU and the paper; the table says both."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from grasp_deploy.bench.memory import MemorySettings, Sizes, bench_memory
 from grasp_deploy.bench.memory_show import headlines, tables
 from grasp_deploy.bench.prefill import live_bytes, predict_prefill
 from grasp_deploy.checkpoint.read.loading import random_model
+from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import bench_models
 from tests.bench.records import lines_of, memory_record, model, row_of, typed
 from tests.cli.command import grasp_deploy
@@ -44,7 +46,7 @@ def test_without_a_gpu_it_predicts_up_to_the_models_limit(config: Path, tmp_path
         assert cell["measured"] is None and cell["predicted"]["other_bytes"] > 0
     (line,) = headlines(typed(record))
     assert line["outcome"] == "predicted only"
-    assert row_of(lines_of(tables(typed(record))[0]), "predicted only: there was no GPU")
+    assert row_of(lines_of(tables(typed(record))[0]), "predicted only, not measured on a GPU")
 
 
 def test_the_record_is_written_before_it_is_shown(
@@ -58,6 +60,17 @@ def test_the_record_is_written_before_it_is_shown(
     output = tmp_path / "memory.json"
     ended = grasp_deploy("bench", "memory", config, *options, "-o", output)
     assert ended.code == 130 and json.loads(output.read_text())["benchmark"] == "memory"
+
+
+def test_quantised_models_are_named_before_anything_is_measured(config: Path) -> None:
+    seen: list[dict[str, Any]] = []
+    (plain,) = bench_models([str(config)], random_weights=True)
+    shape = replace(plain.shape, quantization="fp8")
+    models = [plain, *(replace(plain, name=name, shape=shape) for name in ("a", "b"))]
+    settings = MemorySettings((8,), device="cpu")
+    with pytest.raises(InputError, match="leave out a and b, which are quantised"):
+        bench_memory(models, settings, [], seen.append)
+    assert not seen
 
 
 @pytest.mark.gpu
