@@ -1,7 +1,6 @@
 """`bench kv`: tokens and sequences that a memory holds beside the weights."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from grasp_deploy.bench.record import (
@@ -11,7 +10,7 @@ from grasp_deploy.bench.record import (
     check_positions,
     check_room,
 )
-from grasp_deploy.checkpoint.limits import BLOCK_TOKENS, Platform, installed_platform
+from grasp_deploy.checkpoint.limits import BLOCK_TOKENS, found_platform
 from grasp_deploy.checkpoint.read.source import fewest_positions
 from grasp_deploy.config.option import BENCH_DTYPE_HELP, BENCH_SEED_HELP, Count, Seed, option
 from grasp_deploy.engine.offline import KvCapacity, deployed, predict_capacity
@@ -105,13 +104,6 @@ def bench_kv(
                 cell.measured = deployed(path, engine).capacity
             advance()
     return KvRecord.made("kv", command, settings, models, cells)
-
-
-def found_platform() -> Platform | None:
-    """The platform of the installed vLLM; None where there is none."""
-    with suppress(InputError):
-        return installed_platform()
-    return None
 
 
 def _predicted(model: BenchModel, settings: KvSettings, context_tokens: int) -> Cell:

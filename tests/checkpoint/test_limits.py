@@ -13,6 +13,7 @@ from grasp_deploy.checkpoint.limits import (
     CPU_HEAD_SIZES,
     check_tensor_parallel,
     check_vllm_runs,
+    found_platform,
     installed_platform,
     pipeline_stages,
     tensor_parallel_sizes,
@@ -27,8 +28,9 @@ def test_variables_that_lead_vllm_to_another_model(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("VLLM_USE_MODELSCOPE", "0")
     installed_platform()
     monkeypatch.setenv("VLLM_MODEL_REDIRECT_PATH", "map.json")
-    with pytest.raises(InputError, match=r"VLLM_MODEL_REDIRECT_PATH .*unset it"):
-        installed_platform()
+    for platform in (installed_platform, found_platform):
+        with pytest.raises(InputError, match=r"VLLM_MODEL_REDIRECT_PATH .*unset it"):
+            platform()
 
 
 def shape_of(*layers: tuple[int, int], head_dim: int = 64) -> ModelShape:
