@@ -1,7 +1,7 @@
 """The verdict on a pruned model: usable as it is, worth healing, or broken.
 
-The worst result decides, among tasks and corpora that the model was not calibrated on. Text that it
-was calibrated on says little: there it does better than anywhere else.
+The worst result decides, noise counted, among tasks and corpora that the model was not calibrated
+on. Text that it was calibrated on says little: there it does better than anywhere else.
 """
 
 import math
@@ -82,8 +82,8 @@ def _bounds(row: Row, corpora: int) -> tuple[float, float, str]:
     )
     verb = "loses" if nats >= 0 else "gains"
     figure = plus_minus(abs(nats), error, ".3f")
-    said = f"on {row['name']}, the worst text that it did not learn from, it {verb} {figure} nats"
-    return nats - below, nats + above, f"{said} a token"
+    said = f"on {row['name']}, which decides among texts that it did not learn from, it {verb}"
+    return nats - below, nats + above, f"{said} {figure} nats a token"
 
 
 def _errors(samples: int, comparisons: int = 1) -> float:

@@ -61,6 +61,13 @@ def test_outcomes(corpora: Rows, tasks: Rows, outcome: str) -> None:
     assert verdict["sentence"].endswith(".") and "\n" not in verdict["sentence"]
 
 
+def test_the_text_that_decides_need_not_have_lost_most() -> None:
+    """Noise may put the text that lost less above the threshold."""
+    verdict = quality_verdict([corpus("c4", 0.02), corpus("ptb", 0.01, error=0.03)], [])
+    assert "on ptb, which decides among texts that it did not learn from" in verdict["sentence"]
+    assert "worst" not in verdict["sentence"]
+
+
 def test_few_sequences_take_a_larger_loss_to_see() -> None:
     """Student's t: 2.0 standard errors of 80 sequences, 4.3 of three, and any of one."""
     rows = [{**corpus("c4", 0.08, error=0.01), "sequences": count} for count in (80, 3, 1)]
