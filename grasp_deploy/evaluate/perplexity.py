@@ -99,12 +99,7 @@ def measure(
             means[first + row] = torch.stack(summed).sum(0) / len(targets)
         done = first + len(ids)
         so_far = means[:done].mean(0)  # (models, 3)
-        if not so_far.abs().max() < LARGEST_LOSS:  # NaN neither
-            raise InputError(
-                f"the loss is {so_far[:, 0].max():.3g} after {done} of {count} sequences, so there "
-                "is no perplexity: the weights are broken or overflow their dtype; try --dtype "
-                "float32, and check the model with `grasp-deploy verify`"
-            )
+        _check_finite(models, so_far, f"after {done} of {count} sequences ({stage})")
         on_progress({"stage": stage, "step": done, "steps": count, "loss": float(so_far[-1, 0])})
     tokens, found = count * (token_ids.shape[1] - 1), []
     for model, figures in zip(models, means.unbind(1), strict=True):  # (sequences, 3)
@@ -112,6 +107,19 @@ def measure(
         dtype = str(model.dtype).removeprefix("torch.")
         found.append(Measured(losses, divergences, agreements, tokens, dtype))
     return found
+
+
+def _check_finite(models: Sequence[PreTrainedModel], means: Tensor, when: str) -> None:
+    """Raise InputError for the first mean `(models, 3)`, losses first, that is out of range."""
+    bad = ~(means.abs() < LARGEST_LOSS)  # NaN too
+    if bad.any():
+        figure, index = bad.T.nonzero()[0].tolist()
+        what = "loss" if figure == 0 else "divergence from the first model"
+        raise InputError(
+            f"the {what} of {models[index].name_or_path or 'the model'} is "
+            f"{means[index, figure]:.3g} {when}: its weights are broken or overflow their dtype; "
+            "try --dtype float32, and check the model with `grasp-deploy verify`"
+        )
 
 
 def token_figures(targets: Tensor, *logits: Tensor) -> Tensor:

@@ -100,7 +100,7 @@ def test_progress_is_the_mean_so_far(model: PreTrainedModel) -> None:
 
 
 @pytest.mark.parametrize(
-    ("factor", "loss"), [(math.nan, "nan"), (math.inf, "nan|inf"), (1e5, r".*e\+.*")]
+    ("factor", "loss"), [(math.nan, "nan"), (math.inf, "nan|inf"), (1e5, r"[^ ]*e\+[^ ]*")]
 )
 def test_a_loss_without_perplexity_stops_at_once(
     model: PreTrainedModel, factor: float, loss: str
@@ -108,11 +108,22 @@ def test_a_loss_without_perplexity_stops_at_once(
     broken, seen = model_of(), list[dict[str, Any]]()
     with torch.no_grad():
         broken.lm_head.weight.mul_(factor)
-    words = rf"the loss is ({loss}) after 2 of 5 sequences, so there is no .*; try --dtype float32"
+    broken.name_or_path = "small"
+    words = rf"the loss of small is ({loss}) after 2 of 5 sequences \(c4\): .*; try --dtype float32"
     for models in ([broken], [broken, model], [model, broken]):
         with pytest.raises(InputError, match=words):
-            measure(models, random_blocks(), 2, seen.append)
+            measure(models, random_blocks(), 2, seen.append, stage="c4")
     assert not seen
+
+
+def test_a_divergence_beyond_all_bounds_is_called_so(
+    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = torch.tensor([[[2.0, 0.0, 1.0], [3.0, 900.0, 0.0]]])
+    monkeypatch.setattr(module, "token_figures", lambda targets, *_: figures)
+    monkeypatch.setattr(module, "POSITIONS_IN_FLOAT32", 1)
+    with pytest.raises(InputError, match=r"the divergence from the first model of .* is 900 "):
+        measure([model, model_of(seed=1)], random_blocks())
 
 
 def test_text_that_does_not_fit_the_model(model: PreTrainedModel) -> None:
