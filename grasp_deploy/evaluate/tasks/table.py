@@ -60,7 +60,7 @@ def _notes(record: Mapping[str, Any], cells: Sequence[Cells]) -> list[str]:
     if limit := record["settings"].get("limit"):
         notes.append(f"only the first {limit} items of each task")
     asked = record["settings"].get("num_fewshot")
-    if others := [c["task"] for c in cells[0] if asked and c["num_fewshot"] != asked]:
+    if others := [c["task"] for c in cells[0] if asked and c["num_fewshot"] == 0]:
         own = ", ".join(others)
         notes.append(f"--num-fewshot {asked} does not change tasks whose own number is 0: {own}")
     shots = {c["task"]: c["num_fewshot"] for c in record["cells"] if c["num_fewshot"]}
