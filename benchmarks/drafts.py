@@ -22,12 +22,12 @@ from rich.console import Console
 
 from benchmarks.common import output
 from benchmarks.common.models import MODEL
+from benchmarks.common.tables import record_table
 from grasp_deploy.checkpoint.read.loading import load_tokenizer
 from grasp_deploy.data import evaluation_source, read_blocks
 from grasp_deploy.engine.child import answer_requests, child
 from grasp_deploy.engine.flags import FORMAT
 from grasp_deploy.engine.vllm_process import vllm_child_environment
-from grasp_deploy.report.tables import value_table
 
 AT_ONCE, CACHE_BYTES = 16, 2**27  # prompts of a batch; of each engine
 OPTIONS = {"model": str(MODEL), "draft": str(MODEL), "data": __file__, "dtype": "bfloat16"}
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     made = {name: figures(row, rows) for name, row in rows.items()}
     settings = {name: getattr(options, name.replace("-", "_")) for name in (*OPTIONS, *SIZES)}
     record = output.new_record("drafts", arguments, settings, engines=made)
-    Console().print(value_table(record))
+    Console().print(record_table(record))
     output.write(options.output, record)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.budgets import Budgets, tables_of
 from benchmarks.common.output import new_parser, run_command
+from benchmarks.common.tables import record_table
 from benchmarks.mask_stability import Stability, stability_table
 from benchmarks.recovery_curve import Curve, table_of
 from benchmarks.study.record import Study, study_of
@@ -29,7 +30,6 @@ from grasp_deploy.cli.console import print_json
 from grasp_deploy.cli.report import print_report, report_document, write_report
 from grasp_deploy.files.json_files import typed
 from grasp_deploy.report.section import REMEDY, Section, read_records
-from grasp_deploy.report.tables import value_table
 
 if TYPE_CHECKING:  # matplotlib is needed only where figures are drawn
     from grasp_deploy.report.figure_style import Drawing
@@ -56,7 +56,7 @@ def section(name: str, record: dict[str, Any], path: Path) -> Section:
         typed(record, Curve, path, REMEDY)
         return made(title="Recovery", tables=[table_of(record["rows"])])
     title = kind.replace("_", " ").capitalize()
-    return made(title=title, tables=[value_table(record)])
+    return made(title=title, tables=[record_table(record)])
 
 
 def _study_figures(study: Study) -> list[Drawing]:

@@ -27,7 +27,6 @@ SIZES = (
 # As in a card's Markdown, with two wide columns in fewer words: a row fits 80 columns.
 CORPUS_HEAD = ("perplexity on", "tokens", "dense", "pruned", "nats lost")
 PROVENANCE = ("command", "created", "machine", "versions", "settings")
-COMMON = ("schema_version", "benchmark", *PROVENANCE)
 LONGEST_LIST = 8  # items that a cell shows one by one
 
 
@@ -105,13 +104,7 @@ def card_tables(quality: Mapping[str, Any]) -> list[Table]:
 def provenance_table(record: Mapping[str, Any]) -> Table:
     """Command, machine, releases and settings of a record."""
     present = {key: record[key] for key in PROVENANCE if key in record}
-    return _value_table("Where it comes from", present)
-
-
-def value_table(record: Mapping[str, Any]) -> Table:
-    """All figures of a record by their keys; long lists of numbers by their median."""
-    figures = {key: value for key, value in record.items() if key not in COMMON}
-    return _value_table(f"Record of {record['benchmark']}", figures)
+    return value_table("Where it comes from", present)
 
 
 def figure_table(title: str, heads: Sequence[str], notes: Sequence[str] = ()) -> Table:
@@ -132,7 +125,8 @@ def add_group(table: Table, head: str, rows: Iterable[Sequence[str | Text]]) -> 
     table.add_section()
 
 
-def _value_table(title: str, values: Mapping[str, Any]) -> Table:
+def value_table(title: str, values: Mapping[str, Any]) -> Table:
+    """Values of all types by their keys; long lists of numbers by their median."""
     table = Table(title=title, title_justify="left", show_header=False)
     for name in ("name", "value"):
         table.add_column(name, overflow="fold")

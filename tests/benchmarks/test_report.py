@@ -44,6 +44,7 @@ def test_tables_of_other_records(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "KV cache" in printed and "Units whose state survives" in printed
     assert "Nats per token above dense" in printed
     assert "150 values, median" in printed, "of a kind that has no table of its own"
+    assert "schema version" not in printed
     with pytest.raises(InputError, match="--png: none of these records has a figure"):
         report.main([NO_TABLE, "--png", str(tmp_path / "figures")])
 

@@ -1,4 +1,6 @@
-"""The tables of a quality card fit a terminal, and any record can be shown key by key."""
+"""The tables of a quality card fit a terminal, and values of all types have their own."""
+
+from typing import Any
 
 from rich.table import Table
 
@@ -35,15 +37,14 @@ def cells_of(table: Table) -> dict[str, str]:
 
 
 def test_values_of_every_type() -> None:
-    made = {
-        **record("made-up", []),
+    made: dict[str, Any] = {
         "seconds_per_step": {"median": 0.5, "samples": [i / 9 for i in range(20)]},
         **{"ok": True, "rows": [{}, {}], "counts": [1, 2000], "none": [], "missing": None},
     }
-    assert cells_of(value_table(made)) == {
+    assert cells_of(value_table("made up", made)) == {
         "seconds per step, median": "0.5",
         "seconds per step, samples": "20 values, median 1.05556",
-        **{"ok": "yes", "rows": "2 entries", "counts": "1, 2,000", "none": "", "models": ""},
+        **{"ok": "yes", "rows": "2 entries", "counts": "1, 2,000", "none": ""},
     }
-    found = cells_of(provenance_table(made))
+    found = cells_of(provenance_table(record("made-up", [])))
     assert found["machine, cores"] == "16" and found["settings, seed"] == "0"
