@@ -55,8 +55,7 @@ def budget_for(config: CompressConfig, shape: ModelShape, device: torch.device) 
     units = unit_table(shape)
     costs = unit_costs(config, shape, units)
     limit, as_option = _limit(config, shape, float(costs.sum()))
-    widest = 1 if shape.experts_per_token else max(units.ffn_channels)  # of what kernels align
-    ffn_multiple, kv_multiple = config.multiples(widest)
+    ffn_multiple, kv_multiple = multiples_for(config, shape)
     try:
         return make_budget(
             units,
@@ -77,6 +76,12 @@ def budget_for(config: CompressConfig, shape: ModelShape, device: torch.device) 
         size = config.tensor_parallel
         cause = f" (--tensor-parallel {size} asks for multiples of {size})" if size > 1 else ""
         raise InputError(f"{error}{cause}") from None
+
+
+def multiples_for(config: CompressConfig, shape: ModelShape) -> tuple[int, int]:
+    """The multiples of FFN channels or experts, and of KV groups, that layers of a model keep."""
+    widest = max(layer.ffn_units for layer in shape.layers)
+    return config.multiples(1 if shape.experts_per_token else widest)  # kernels align no experts
 
 
 def shape_within(budget: Budget, shape: ModelShape, scores: Tensor | None = None) -> ModelShape:

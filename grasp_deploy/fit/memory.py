@@ -9,23 +9,22 @@ from typing import Any
 
 import torch
 
-from grasp_deploy.checkpoint.footprint import Load, Room, deployment_memory
+from grasp_deploy.checkpoint.footprint import KV_BYTES, Load, Room, deployment_memory
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
 from grasp_deploy.checkpoint.limits import BLOCK_TOKENS, check_positions, found_platform
 from grasp_deploy.checkpoint.read.source import resolve_config
 from grasp_deploy.checkpoint.read.validate import config_and_shape, refuse_quantised
-from grasp_deploy.compression.budget_options import budget_for, load_of, room_of
+from grasp_deploy.compression.budget_options import budget_for, load_of, multiples_for, room_of
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.option import given_words, option_fields
 from grasp_deploy.config.rules import DEPLOYMENT
 from grasp_deploy.engine.offline import Deployed, deployed, predict_capacity
 from grasp_deploy.errors import InputError
-from grasp_deploy.fit.offers import GROUP_COLUMNS, Offer, offers
+from grasp_deploy.fit.offers import Offer, offers
 
 BITS = {8: "fp8", 4: "w4a16"}  # schemes of `quantize`, by bits of a weight
 LEAST_KEEP = 0.5
 POOR = " To keep less than half costs much quality: a smaller dense model may be the better one."
-KV_DTYPES = {1: "fp8", 2: "bfloat16"}  # as vLLM names them, by bytes of a value
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Fit:
         if path.is_file():  # commands want its folder, which a config.json elsewhere does not have
             model = str(path.parent) if path.name == "config.json" else "MODEL"
         if offer.has_fp8_cache:
-            options["kv_cache_dtype"] = KV_DTYPES[1]
+            options["kv_cache_dtype"] = "fp8"
         if offer.keep is not None:
             words = given_words(_share_config(self.config, self.shape, offer))
             commands.append(["compress", model, *words, "--output", "smaller"])
@@ -116,7 +115,8 @@ def predict_fit(config: CompressConfig) -> Fit:
     refuse_quantised(shape)
     check_positions(load_of(config).context_tokens, stated, "--context")
     load, room = load_of(config), room_of(config)
-    rows, impossible = offers(shape, load, room, config.targets), None
+    multiples, impossible = multiples_for(config, shape), None
+    rows = offers(shape, load, room, config.targets, multiples)
     rows = [row for row in rows if row.keep is None or _is_possible(config, shape, row)]
     if not rows[0].fits:
         try:
@@ -134,7 +134,9 @@ def _share_config(config: CompressConfig, shape: ModelShape, offer: Offer) -> Co
     assert offer.keep is not None, "asked of an offer that prunes"
     width = shape.bytes_per_parameter
     cached = 1 if offer.has_fp8_cache else load_of(config).kv_bytes_per_value or width
-    bits = 4 + 8 * width / GROUP_COLUMNS if offer.bits == 4 else offer.bits or 8 * width
+    bits: float = offer.bits or 8 * width
+    if offer.group_columns:
+        bits += 8 * width / offer.group_columns
     tokens = math.ceil(load_of(config).cached_tokens * 8 * cached / bits)
     defaults = option_fields(config)
     deployment: dict[str, Any] = {n: defaults[n].default for n in ("gpu_memory", *DEPLOYMENT)}
@@ -204,7 +206,7 @@ def _engine_options(shape: ModelShape, load: Load) -> dict[str, Any]:
     }
     width = load.kv_bytes_per_value
     if width is not None and width != shape.bytes_per_parameter:
-        options["kv_cache_dtype"] = KV_DTYPES[width]
+        options["kv_cache_dtype"] = "fp8" if width == KV_BYTES["fp8"] else "bfloat16"
     return options
 
 

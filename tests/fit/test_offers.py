@@ -117,3 +117,24 @@ def test_experts_are_not_offered_in_bits_that_quantize_refuses() -> None:
     assert [row.name.partition(" to ")[0] for row in rows] == [
         *("as it is", "FP8 KV cache alone", "pruned")
     ]
+
+
+@pytest.mark.parametrize(
+    ("channels", "multiples", "groups"),
+    [
+        (14336, (128, 1), [128, 128, 128]),
+        (14336, (64, 1), [128, 128, 64]),
+        (14336, (8, 1), [128, 128]),
+        (14368, (32, 1), [32, 32, 32]),
+        (14344, (32, 1), [32]),  # no multiple of 32 itself
+        (14344, (8, 1), []),
+    ],
+)
+def test_four_bits_are_offered_where_quantize_finds_a_group(
+    channels: int, multiples: tuple[int, int], groups: list[int]
+) -> None:
+    """Of the dense model's columns, and of any that a pruned one may keep."""
+    shape = model_shape({**CASES["Llama-3.1-8B"][0], "intermediate_size": channels})
+    rows = offers(shape, Load(32, 8192), Room(24 * GIB, 0.9, GIB), multiples=multiples)
+    assert [row.group_columns for row in rows if row.bits == 4] == groups
+    assert sum(row.bits == 8 for row in rows) == 3

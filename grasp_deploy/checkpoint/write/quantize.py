@@ -5,9 +5,8 @@ Embeddings, output projection, norms and biases stay as they are. vLLM reads the
 llm-compressor's, and so does transformers where compressed-tensors is installed.
 """
 
-import math
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +24,14 @@ from grasp_deploy.checkpoint.card.model_card import (
 from grasp_deploy.checkpoint.format.shapes import ModelShape, dense_shape
 from grasp_deploy.checkpoint.limits import refuse_experts
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan
+from grasp_deploy.checkpoint.quantised import (
+    GROUPS,
+    MATRIX,
+    eight_bit_bytes,
+    four_bit_bytes,
+    group_for,
+    matrix_columns,
+)
 from grasp_deploy.checkpoint.read.source import INDEX_FILE
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_folder, read_stored_model
 from grasp_deploy.checkpoint.write.export import SHARD_BYTES, all_finite, write_manifest
@@ -37,10 +44,7 @@ from grasp_deploy.files.json_files import write_json
 from grasp_deploy.files.outputs import MANIFEST_FILE, manifest_of, refuse_existing, staged_directory
 from grasp_deploy.files.progress import OnCount
 from grasp_deploy.files.tensors import file_of
-from grasp_deploy.pruning.layout import OUTPUT_PROJECTIONS
 
-MATRIX = "_proj.weight"  # the end of the name of every tensor that is quantised
-GROUPS = (128, 64, 32)  # columns that share a scale of 4-bit weights, as vLLM's kernels support
 # Shares of a group's largest weight at which clipping is tried.
 SHRINKS = tuple(1 - 0.05 * place for place in range(7))
 
@@ -84,17 +88,14 @@ def quantize(
     model, chosen = read_stored_model(directory), SCHEMES[scheme]
     plan = intact_plan(directory) if (directory / PLAN_FILE).exists() else None
     refuse_experts(model.shape, "quantize", hybrid=True)
-    width = model.shape.bytes_per_parameter
-    preset, learnt = _preset(chosen, model.shape, plan), {}
-    size_bytes = sum(  # with a byte's room for scales
-        math.prod(sizes) * (min(width, chosen.bits // 8 + 1) if name.endswith(MATRIX) else width)
-        for name, sizes in model.shape.tensor_shapes().items()
-    )
+    group = _group(model.shape, plan) if chosen.bits == 4 else None
+    preset, learnt = _preset(chosen, group), {}
+    size_bytes = four_bit_bytes(model.shape, group) if group else eight_bit_bytes(model.shape)
     with staged_directory(output, overwrite=overwrite, size_bytes=size_bytes) as staging:
         if token_ids is not None:
             for _ in all_finite((n, read_tensor(path, n)) for n, path in model.files.items()):
                 pass  # raises for damaged weights before hours of learning
-            group = preset.weights.group_size
+            assert group is not None, "text is for 4-bit weights"
             learnt = learnt_rounding(directory, model.shape.dtype, group, token_ids)
         for name, path in (_beside(model) if plan else {}).items():
             shutil.copyfile(path, staging / name)
@@ -126,8 +127,10 @@ def difference(directory: Path, plain: Path) -> tuple[str, int]:
     chosen = next((scheme for scheme in SCHEMES.values() if scheme.format == stated), None)
     if chosen is None:
         raise InputError(f"{directory} was quantised as {stated!r:.60}, which is none of ours")
-    groups = [g for g in GROUPS if g == stored.shape.group_columns] or GROUPS
-    preset, left, rounded = _preset(chosen, model.shape, groups=groups), dict(stored.files), 0
+    group, columns = stored.shape.group_columns or None, matrix_columns(model.shape).values()
+    if group is not None and (group not in GROUPS or any(count % group for count in columns)):
+        return "config.json", 0
+    preset, left, rounded = _preset(chosen, group), dict(stored.files), 0
     if stored.config != model.config | {"quantization_config": _config(preset, chosen)}:
         return "config.json", 0
     beside, own = _beside(model), {CARD_FILE, QUALITY_FILE, MANIFEST_FILE, INDEX_FILE}
@@ -150,13 +153,22 @@ def difference(directory: Path, plain: Path) -> tuple[str, int]:
     return min(left, default=""), rounded
 
 
-def _preset(
-    scheme: Scheme, shape: ModelShape, plan: Plan | None = None, groups: Sequence[int] = GROUPS
-) -> Any:
-    """compressed-tensors' scheme, with the widest of `groups` that divide every matrix's columns.
+def _group(shape: ModelShape, plan: Plan | None) -> int:
+    """Columns that share a scale of 4-bit weights; InputError where no group divides them."""
+    workers = plan.provenance["config"].get("tensor_parallel", 1) if plan else 1
+    group = group_for(shape, workers)
+    if group is None:
+        columns = matrix_columns(shape)
+        odd = next(name for name, count in columns.items() if count % GROUPS[-1])
+        raise InputError(
+            f"{odd} has {columns[odd]:,} columns, and 4-bit weights share scales by "
+            f"{GROUPS[-1]}: compress with --ffn-multiple {GROUPS[-1]}, or take --scheme int8"
+        )
+    return group
 
-    If there are some, those that also divide the columns of each worker that the plan is made for.
-    """
+
+def _preset(scheme: Scheme, group: int | None) -> Any:
+    """compressed-tensors' scheme, with so many columns to a scale of 4-bit weights."""
     try:
         from compressed_tensors.quantization import preset_name_to_scheme
     except ImportError:
@@ -165,20 +177,8 @@ def _preset(
             "compressed-tensors"
         ) from None
     preset = preset_name_to_scheme(scheme.preset, ["Linear"])
-    if scheme.bits == 4:
-        columns = {n: s[1] for n, s in shape.tensor_shapes().items() if n.endswith(MATRIX)}
-        workers = plan.provenance["config"].get("tensor_parallel", 1) if plan else 1
-        ends = tuple(f"{name}.weight" for name in OUTPUT_PROJECTIONS)  # which workers split
-        split = {n: c / workers if n.endswith(ends) else c for n, c in columns.items()}
-        kinds = (split.values(), columns.values())
-        fitting = [g for counts in kinds for g in groups if not any(n % g for n in counts)]
-        if not fitting:
-            odd = next(name for name, count in columns.items() if count % GROUPS[-1])
-            raise InputError(
-                f"{odd} has {columns[odd]:,} columns, and 4-bit weights share scales by "
-                f"{GROUPS[-1]}: compress with --ffn-multiple {GROUPS[-1]}, or take --scheme int8"
-            )
-        preset.weights.group_size = fitting[0]
+    if group is not None:
+        preset.weights.group_size = group
     return preset
 
 

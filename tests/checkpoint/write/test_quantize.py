@@ -3,6 +3,7 @@
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +14,9 @@ from transformers import AutoTokenizer
 from grasp_deploy.checkpoint.card.model_card import intact_plan, renew_card
 from grasp_deploy.checkpoint.format.shapes import read_config
 from grasp_deploy.checkpoint.limits import tensor_parallel_sizes
+from grasp_deploy.checkpoint.quantised import eight_bit_bytes, four_bit_bytes
 from grasp_deploy.checkpoint.read.loading import load
+from grasp_deploy.checkpoint.read.validate import config_and_shape
 from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.checkpoint.verify_files import check_files
 from grasp_deploy.checkpoint.write.export import export
@@ -179,16 +182,36 @@ def test_groups_lie_whole_on_each_worker_that_the_plan_is_for(tmp_path: Path) ->
     assert difference(folder, plain) == ("", 0)
 
 
+def test_a_plain_model_that_the_group_does_not_divide_is_not_what_was_quantised(
+    tmp_path: Path,
+) -> None:
+    """Nor is a copy that states a group which its own columns lack."""
+    wide, narrow, folder = (tmp_path / name for name in ("wide", "narrow", "w4a16"))
+    save_tiny("llama", wide, intermediate_size=128)
+    save_tiny("llama", narrow, intermediate_size=96)
+    assert quantize(wide, "w4a16", folder).group_columns == 64
+    assert difference(folder, narrow) == ("config.json", 0)
+    edit_json(folder / "config.json", intermediate_size=96)
+    assert difference(folder, narrow) == ("config.json", 0)
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_row_of_tiny_weights_stays_finite(scheme: str, tmp_path: Path) -> None:
+def test_a_row_of_tiny_weights_stays_finite_on_a_disk_with_just_enough_room(
+    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     save_tiny("llama", tmp_path / "dense", dtype=torch.float16)
     path = first_of(tmp_path / "dense")
     stored, name = copied(load_file(path)), "model.layers.0.mlp.up_proj.weight"
     stored[name][0] = 0
     stored[name][0, 0] = 6e-8
     save_file(stored, path, {"format": "pt"})
+    shape = config_and_shape(tmp_path / "dense")[1]
+    needed = four_bit_bytes(shape, 32) if scheme == "w4a16" else eight_bit_bytes(shape)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=needed))
     quantize(tmp_path / "dense", scheme, tmp_path / "out")
-    assert decoded(load_file(first_of(tmp_path / "out")), name).isfinite().all()
+    made = load_file(first_of(tmp_path / "out"))
+    assert sum(tensor.nbytes for tensor in made.values()) == needed
+    assert decoded(made, name).isfinite().all()
 
 
 def test_what_comes_from_elsewhere_is_not_proven(demo_checkpoint: Path, tmp_path: Path) -> None:
