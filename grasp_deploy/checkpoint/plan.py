@@ -17,8 +17,8 @@ from torch import Tensor
 
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.read.validate import StoredModel
+from grasp_deploy.config.option import LARGEST_NUMBER, HubId, describe
 from grasp_deploy.config.option import CountOrZero as Count
-from grasp_deploy.config.option import HubId, describe
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import typed
 from grasp_deploy.files.outputs import PLAN_FILE as PLAN_FILE
@@ -86,12 +86,13 @@ class Losses(Struct):
 
 
 class Options(Struct):
-    """The options of a compression that an export and a model card read."""
+    """The options of a compression that an export, a model card and `quantize` read."""
 
     model: Name
     method: str
     targets: str
     base_model_id: HubId | None = None
+    tensor_parallel: Annotated[int, Meta(ge=1, le=LARGEST_NUMBER)] = 1
 
 
 class Versions(Struct):

@@ -77,6 +77,10 @@ def test_a_recovered_plan_may_have_fitted_all_between_embeddings_and_head(tmp_pa
         (("calibration", "parts", 1, "sequences"), 1.5, r"parts\[0\].sequences"),
         (("model",), "a\0b", "model: Expected `str` matching"),
         (("losses", "heldout_dense"), 2.0, "losses: one loss is null"),
+        *(
+            (("config", "tensor_parallel"), odd, "config.tensor_parallel: Expected `int`")
+            for odd in (0, "2", 10**13)
+        ),
         (("budget", "total_cost"), 0, "budget.total_cost: Expected `float` > 0"),
         (("budget", "kept_cost"), 1.5, "budget: kept_cost is over the limit"),
         (("healing",), [HEALING, {**HEALING, "tokens": "3"}], r"healing\[1\].tokens: "),
