@@ -10,6 +10,7 @@ from grasp_deploy.checkpoint.footprint import Footprint, RecordModel, footprint
 from grasp_deploy.checkpoint.format.shapes import read_config
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
+from grasp_deploy.files.memory import memory_bytes
 from grasp_deploy.files.record import check_models, new_record
 
 # Bounds beyond any measurement, within which no ratio, sum or square overflows.
@@ -111,9 +112,7 @@ def check_positions(models: Sequence[BenchModel], tokens: int, option: str) -> N
 
 def check_room(needed_bytes: int, what: str, remedy: str) -> None:
     """Raise InputError if the memory does not suffice, before the kernel kills a process."""
-    from grasp_deploy.engine.serve import available_memory_bytes  # help needs no safetensors
-
-    free_bytes = available_memory_bytes()
+    free_bytes = memory_bytes(free=True)
     if needed_bytes > free_bytes:
         raise InputError(
             f"{what} {needed_bytes / 2**30:,.1f} GiB, and {free_bytes / 2**30:,.1f} GiB are free: "

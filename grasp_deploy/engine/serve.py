@@ -217,7 +217,7 @@ def cache_flags(directory: Path, flags: ServerFlags, platform: Platform) -> list
     if platform != "cpu" or flags.sets_cache_size or os.environ.get(CACHE_VARIABLE):
         return []
     copies = flags.data_parallel_size  # each with room for a full context
-    cache_bytes = cpu_cache_bytes(directory, available_memory_bytes() // copies)
+    cache_bytes = cpu_cache_bytes(directory, memory_bytes(free=True) // copies)
     return ["--kv-cache-memory-bytes", str(cache_bytes * copies // flags.workers)]
 
 
@@ -228,11 +228,6 @@ def cpu_cache_bytes(model: Path, available_bytes: int) -> int:
     per_token = served_shape(shape, "cpu").kv_bytes_per_token()
     wanted = max(CPU_CACHE_BYTES, shape.state_bytes_per_sequence + tokens * per_token)
     return min(wanted, available_bytes // 4)
-
-
-def available_memory_bytes() -> int:
-    """Memory that a new program could use without swapping."""
-    return memory_bytes(free=True)
 
 
 def _check_gpu() -> None:

@@ -74,7 +74,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
         yield ask
 
     pretend(monkeypatch, lambda _: "0.32.0+cpu")
-    monkeypatch.setattr(server, "available_memory_bytes", lambda: 64 * GIB)
+    monkeypatch.setattr(server, "memory_bytes", lambda free: 64 * GIB)
     monkeypatch.setattr(server, "running_server", running_server)
     monkeypatch.setattr(serve, "child", child)
     return events

@@ -80,7 +80,7 @@ def test_models_that_do_not_fit_side_by_side_are_refused(
     engine: str, models: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend(monkeypatch, lambda _: "0.32.0+cpu")
-    monkeypatch.setattr("grasp_deploy.engine.serve.available_memory_bytes", lambda: 1000)
+    monkeypatch.setattr("grasp_deploy.bench.record.memory_bytes", lambda free: 1000)
     with pytest.raises(InputError, match="2 models side by side"):
         measured(models, engine=engine, enforce_eager=engine == "vllm")
 

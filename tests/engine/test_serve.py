@@ -61,7 +61,7 @@ def with_port(*arguments: str) -> list[str]:
 def test_the_command_binds_to_this_machine_and_bounds_the_cache(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "available_memory_bytes", lambda: 64 * GIBIBYTE)
+    monkeypatch.setattr(module, "memory_bytes", lambda free: 64 * GIBIBYTE)
     own = ["--host", "127.0.0.1", *FORMAT]
     for gibibytes, given in ((4, []), (2, ["-tp", "2"]), (4, ["-dp", "4"]), (1, ["-dp", "16"])):
         size = ["--kv-cache-memory-bytes", str(gibibytes * GIBIBYTE)]
