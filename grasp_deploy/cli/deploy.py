@@ -162,16 +162,13 @@ def compress_unless_done(
 
 
 def _check_before_compressing(config: CompressConfig, vllm_arguments: Sequence[str]) -> None:
-    """Raise InputError before the work where vLLM is absent, or a port or size is unusable."""
-    from grasp_deploy.checkpoint.limits import installed_platform
-    from grasp_deploy.engine.flags import read_flags
-    from grasp_deploy.engine.serve import HOST, PORT, check_port
+    """Raise InputError before the work if it is known that the result could not be served."""
+    from grasp_deploy.checkpoint.read.source import resolve_config
+    from grasp_deploy.checkpoint.read.validate import config_and_shape
+    from grasp_deploy.engine.serve import check_before_compressing
 
-    installed_platform()
-    flags = read_flags(vllm_arguments)
-    if flags.uds is None:
-        check_port(flags.host or HOST, flags.port or PORT)
-    size = flags.tensor_parallel_size
+    stated, shape = config_and_shape(resolve_config(config.model, config.revision))
+    size = check_before_compressing(stated, shape, vllm_arguments).tensor_parallel_size
     if any(multiple % size for multiple in config.multiples()):
         raise InputError(
             f"vLLM is to split the model among {size} workers, but layers need not divide by "

@@ -9,7 +9,9 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.request import ProxyHandler, build_opener
 
 from grasp_deploy.checkpoint.card.model_card import objection
@@ -66,20 +68,40 @@ def _ready(
     directory: Path, vllm_arguments: Sequence[str]
 ) -> tuple[ServerFlags, list[str], dict[str, str]]:
     """Check what is to be served, and return the server's flags, command and environment."""
-    check_before_serving(directory, vllm_arguments)
-    flags, platform = read_flags(vllm_arguments), installed_platform()
+    flags, platform = check_before_serving(directory, vllm_arguments)
     environment = engine_environment(platform, flags.workers, sized=flags.sets_cache_size)
-    return flags, serve_command(directory, vllm_arguments, platform), environment
+    return flags, serve_command(directory, flags, vllm_arguments, platform), environment
 
 
-def check_before_serving(directory: Path, vllm_arguments: Sequence[str]) -> None:
-    """Check that the installed vLLM can serve a model with these flags.
+def check_before_serving(
+    directory: Path, vllm_arguments: Sequence[str]
+) -> tuple[ServerFlags, Platform]:
+    """Check that the installed vLLM can serve a model with these flags; returns both as read.
 
     Raises InputError as `check_model` does, and if vLLM, its GPU or the port cannot be used.
     """
-    platform = installed_platform()
-    flags = read_flags(vllm_arguments)
+    platform, flags = installed_platform(), read_flags(vllm_arguments)
     check_model(directory, flags, platform)
+    _check_machine(flags, platform)
+    return flags, platform
+
+
+def check_before_compressing(
+    config: dict[str, Any], dense: ModelShape, vllm_arguments: Sequence[str]
+) -> ServerFlags:
+    """Check what is known of serving a pruned copy of a dense model; returns the flags as read.
+
+    Which tensor-parallel sizes divide its layers is known only once it is pruned. Raises InputError
+    as `check_before_serving` does.
+    """
+    platform, flags = installed_platform(), read_flags(vllm_arguments)
+    _check_shape(config, replace(dense, pruned=True), flags, platform)
+    _check_machine(flags, platform)
+    return flags
+
+
+def _check_machine(flags: ServerFlags, platform: Platform) -> None:
+    """Raise InputError if the GPU or the port cannot be used."""
     if platform == "cuda":
         _check_gpu()
     if flags.uds is None:
@@ -97,17 +119,24 @@ def check_model(directory: Path, flags: ServerFlags, platform: Platform) -> Mode
     model = read_folder(directory)
     if flags.tokenizer is None and not flags.skip_tokenizer_init:
         check_tokenizer(directory)
-    allowed = os.environ.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "").strip().lower()
-    if not (rope_of(model.config).factor or allowed in ("1", "true")):  # as vLLM reads it
-        check_positions(flags.max_model_len, model.config, "--max-model-len")
-    _check_parallel(model.shape, flags, platform)
-    check_vllm_runs(model.shape, platform)
+    _check_shape(model.config, model.shape, flags, platform)
+    check_tensor_parallel(model.shape, flags.tensor_parallel_size)
     return model.shape
 
 
+def _check_shape(
+    config: dict[str, Any], shape: ModelShape, flags: ServerFlags, platform: Platform
+) -> None:
+    """Raise InputError if vLLM cannot run what does not depend on the widths of single layers."""
+    allowed = os.environ.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "").strip().lower()
+    if not (rope_of(config).factor or allowed in ("1", "true")):  # as vLLM reads it
+        check_positions(flags.max_model_len, config, "--max-model-len")
+    _check_parallel(shape, flags, platform)
+    check_vllm_runs(shape, platform)
+
+
 def _check_parallel(shape: ModelShape, flags: ServerFlags, platform: Platform) -> None:
-    """Raise InputError if vLLM cannot spread the model as the flags ask."""
-    check_tensor_parallel(shape, flags.tensor_parallel_size)
+    """Raise InputError if vLLM cannot spread layers, copies or experts as the flags ask."""
     pipeline_stages(shape, flags.pipeline_parallel_size)
     # Without compilation, which LoRA rules out there, the CPU build warms nothing up. Then every
     # stage but the first lacks its input buffer, and the server dies at the first request.
@@ -127,13 +156,15 @@ def _check_parallel(shape: ModelShape, flags: ServerFlags, platform: Platform) -
         )
 
 
-def serve_command(directory: Path, vllm_arguments: Sequence[str], platform: Platform) -> list[str]:
+def serve_command(
+    directory: Path, flags: ServerFlags, vllm_arguments: Sequence[str], platform: Platform
+) -> list[str]:
     """The command that serves a folder with the vLLM of this interpreter.
 
     It listens on 127.0.0.1, reads the files that were checked, and computes in the dtype of
-    `served_shape`, unless a flag says otherwise: vLLM itself would round float32 to a half type.
+    `served_shape`, unless one of the `flags`, which are the arguments as read, says otherwise: vLLM
+    itself would round float32 to a half type.
     """
-    flags = read_flags(vllm_arguments)
     # -P: like the command `vllm`, import nothing from the current folder.
     folder = f"./{directory}" if str(directory).startswith("-") else str(directory)  # no flag
     command = [sys.executable, "-P", "-m", *server_module(), folder]

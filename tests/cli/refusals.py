@@ -146,9 +146,8 @@ ROWS: dict[str, dict[str, str]] = {
         "--weights much": "--weights 'much'",
         "--weights 9KiB --cost memory --cached-tokens 1": "--cost",
         "--weights 9KiB --set kv-cost-factor=2": "kv-cost-factor",
-        "--weights 1GiB": "",
         "--kv-per-token 1KiB --set targets=ffn": "targets=ffn",
-        "--kv-per-token 1MiB": "",
+        **dict.fromkeys(("--weights 1GiB", "--kv-per-token 1MiB"), ""),
         "--max-loss 0": "--max-loss 0 is not allowed & above 0 up to 100",
         "--max-loss 1 --method m:f": "need pruning in rounds",
         "--max-loss 1 --calibration self=0": "two held-out sequences",
@@ -170,10 +169,8 @@ ROWS: dict[str, dict[str, str]] = {
         "--gpu-memory 5MiB": "--gpu-memory",
         "--overhead some": "--overhead 'some'",
         "--concurrency 2.5": "--concurrency '2.5'",
-        "--concurrency 0": "",
-        "--context 513": "",
+        **dict.fromkeys(("--concurrency 0", "--context 513", "--gpu-memory-utilization 90"), ""),
         "--kv-dtype int4": "--kv-dtype 'int4'",
-        "--gpu-memory-utilization 90": "",
         "--keep 0.5": "--keep & --gpu-memory",
         "--cost kv-bytes": "--cost",
         "--cached-tokens 9": "--cached-tokens",
@@ -264,15 +261,15 @@ ROWS: dict[str, dict[str, str]] = {
     **{command: {"": "adapter_config.json"} for command in READERS},
     COMPRESS.replace("compress", "up"): {
         "-- -tp 2": "--tensor-parallel 2",
+        "-- --max-model-len 600": "512 positions",
+        "-- -pp 100": "100 pipeline stages",
+        "-- --enable-expert-parallel": "no experts",
         "--keep 0.8,0.6": "up serves one model & names 2 budgets & with compress",
         "-o pruned": "--overwrite",
     },
     # Records, and what is drawn of them.
     "report": {
-        **{
-            name: name
-            for name in ("cut.json", "plain.json", "later.json", "bare.json", "mixed.json")
-        },
+        **{f"{name}.json": name for name in ("cut", "plain", "later", "bare", "mixed")},
         "bytes.json": "",
         "missing.json": "",
         ".": "cannot be read",

@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from grasp_deploy.checkpoint import cpu
+from grasp_deploy.checkpoint.limits import Platform
 from grasp_deploy.checkpoint.read.validate import config_and_shape
 from grasp_deploy.checkpoint.write.quantize import quantize
 from grasp_deploy.engine import serve as module
+from grasp_deploy.engine.flags import read_flags
 from grasp_deploy.engine.serve import (
     check_before_serving,
     check_port,
@@ -20,7 +22,6 @@ from grasp_deploy.engine.serve import (
     free_port,
     running_server,
     serve,
-    serve_command,
 )
 from grasp_deploy.errors import ChildError, InputError
 from tests.cli.command import edit_json
@@ -52,6 +53,10 @@ def refusal(directory: Path, *arguments: str) -> str:
         check_before_serving(directory, arguments)
     assert "\n" not in str(caught.value)
     return str(caught.value).replace(str(directory), "DIR")
+
+
+def serve_command(directory: Path, arguments: list[str], platform: Platform) -> list[str]:
+    return module.serve_command(directory, read_flags(arguments), arguments, platform)
 
 
 def with_port(*arguments: str) -> list[str]:
