@@ -154,14 +154,17 @@ def adapter_command(
 
     PEFT loads the result over the checkpoint, and vLLM serves several of them beside it.
     """
-    from grasp_deploy.checkpoint.write.adapter import cut_adapter
+    from grasp_deploy.checkpoint.write.adapter import LORA_RANKS, cut_adapter
 
-    matrices, is_exact = cut_adapter(adapter, plan, output)
+    matrices, rank, is_exact = cut_adapter(adapter, plan, output)
     if as_json:
         print_json({"output": str(output), "matrices": matrices, "exact": is_exact})
         return
     plan = plan.parent if plan.is_file() else plan
     flags = ["--enable-lora", "--lora-modules", f"NAME={output}", "--max-loras", "2"]
+    if rank > LORA_RANKS[0]:
+        allowed = next((each for each in LORA_RANKS if each >= rank), rank)
+        flags += ["--max-lora-rank", str(allowed)]
     command = shlex.join(["grasp-deploy", "serve", str(plan), "--", *flags])
     print_line(f"wrote {output}, {matrices} matrices cut; serve it: {command}")
     if not is_exact:

@@ -35,6 +35,7 @@ from grasp_deploy.pruning.units import UnitTable
 WEIGHTS_FILE = "adapter_model.safetensors"
 Pairs = dict[str, dict[str, Tensor]]  # halves A (rank, columns) and B (rows, rank) by module
 LOSES = {linear.name: "B" if linear.by_rows else "A" for linear in PRUNABLE_LINEARS}
+LORA_RANKS = (16, 32, 64, 128, 256, 320, 512)  # that vLLM 0.32 makes room for; the first by default
 TENSOR = re.compile(r"base_model\.model\.(.+_proj)\.lora_([AB])\.weight")
 # Keys of an adapter's config that do not change what its tensors do. Any other one that Lora lacks
 # asks for something beside B·A, such as `use_dora`.
@@ -72,12 +73,13 @@ class Lora(Struct):
         return self.r
 
 
-def cut_adapter(adapter: Path, pruned: Path, output: Path) -> tuple[int, bool]:
+def cut_adapter(adapter: Path, pruned: Path, output: Path) -> tuple[int, int, bool]:
     """Write an adapter of the dense model for a pruned checkpoint, as PEFT and vLLM read it.
 
-    Returns the number of adapted matrices, and whether the cut is exact: False where weights of the
-    checkpoint were refitted or recovered. The output appears whole or not at all. Raises InputError
-    if the adapter is no plain LoRA of the plan's dense model, or the output exists.
+    Returns the number of adapted matrices, the largest rank, and whether the cut is exact: False
+    where weights of the checkpoint were refitted or recovered. The output appears whole or not at
+    all. Raises InputError if the adapter is no plain LoRA of the plan's dense model, or the output
+    exists.
     """
     if output.exists():
         raise InputError(f"the output {output} exists: name another folder, or move it away")
@@ -97,7 +99,7 @@ def cut_adapter(adapter: Path, pruned: Path, output: Path) -> tuple[int, bool]:
     with staged_directory(output, size_bytes=sum(map(len, content))) as staging:
         write_json(staging / ADAPTER_FILE, config)
         write_files({staging / WEIGHTS_FILE: content})
-    return len(pairs), not plan.fitted
+    return len(pairs), max(lora.r, *map(lora.rank_of, pairs)), not plan.fitted
 
 
 def _plan_and_dense(pruned: Path) -> tuple[Plan, ModelShape]:

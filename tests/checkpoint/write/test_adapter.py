@@ -59,7 +59,7 @@ def test_it_is_what_pruning_the_merged_model_gives(
     export(plan, base, pruned)
     plain = logits(load(pruned))
     model = adapted(dense, tmp_path / "adapter", **settings)
-    _, is_exact = cut_adapter(tmp_path / "adapter", pruned, cut)
+    *_, is_exact = cut_adapter(tmp_path / "adapter", pruned, cut)
     assert is_exact
     shutil.copytree(base, merged)
     model.merge_and_unload().save_pretrained(merged)
@@ -88,13 +88,18 @@ def work(make_once: MakeOnce, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_the_command(work: None) -> None:
     told = grasp_deploy(*COMMAND)
     assert told.code == 0 and "wrote cut, 21 matrices cut; serve it" in told.stdout
-    assert "approximation" not in told.stdout
+    assert "approximation" not in told.stdout and "--max-lora-rank" not in told.stdout
     stated = json.loads(Path("cut", CONFIG).read_text())
     assert stated["base_model_name_or_path"] == "pruned"
     assert stated["target_modules"] == sorted(SEVEN)
     assert_refused(grasp_deploy(*COMMAND), "the output cut exists")
     told = grasp_deploy(*COMMAND[:3], "pruned/plan.grasp", "-o", "my cut")
     assert "serve pruned -- --enable-lora --lora-modules 'NAME=my cut'" in told.stdout
+
+
+def test_the_command_makes_room_for_ranks_over_16(work: None) -> None:
+    adapted(load(Path("dense")), Path("adapter"), rank_pattern={"up_proj": 33})
+    assert "--max-loras 2 --max-lora-rank 64" in grasp_deploy(*COMMAND).stdout
 
 
 def test_of_refitted_weights_it_is_called_an_approximation(
