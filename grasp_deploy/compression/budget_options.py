@@ -68,10 +68,11 @@ def budget_for(config: CompressConfig, shape: ModelShape, device: torch.device) 
         )
     except BudgetError as error:
         if error.smallest_limit is not None:
-            smallest = as_option(error.smallest_limit)
+            nearest = as_option(error.smallest_limit)
             cause = "what no pruning removes takes more" if limit < 0 else error
+            end = "smallest" if config.speedup is None else "largest"
             raise InputError(
-                f"{written(config)} is beyond reach: {cause}: the smallest possible is {smallest}"
+                f"{written(config)} is beyond reach: {cause}: the {end} possible is {nearest}"
             ) from None
         size = config.tensor_parallel
         cause = f" (--tensor-parallel {size} asks for multiples of {size})" if size > 1 else ""

@@ -42,9 +42,10 @@ class TimeBudget:
         }
 
     def as_option(self, seconds: float) -> str:
-        """The option that asks for a time, as a speedup rounded down."""
+        """The option that asks for a time, as a speedup rounded down, with the fixed part."""
         speedup = math.floor(1000 * self.dense_seconds / seconds) / 1000
-        return f"--speedup {speedup:g} ({milliseconds(seconds)})"
+        fixed = milliseconds(self.dense_seconds - self.ffn_seconds - self.kv_seconds)
+        return f"--speedup {speedup:g} ({milliseconds(seconds)}, of which {fixed} are fixed)"
 
 
 def time_budget(config: CompressConfig) -> TimeBudget | None:

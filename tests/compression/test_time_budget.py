@@ -66,7 +66,8 @@ def test_every_mask_holds_the_time(targets: str) -> None:
 def test_beyond_reach_names_the_largest_possible_which_is_accepted() -> None:
     with pytest.raises(InputError, match="is beyond reach: the budget") as error:
         budget_of(asked(speedup=2.4))
-    most = float(str(error.value).split("the smallest possible is --speedup ")[1].split()[0])
+    most = float(str(error.value).split("the largest possible is --speedup ")[1].split()[0])
+    assert str(error.value).endswith(" ms, of which 4 ms are fixed)")
     budget_of(asked(speedup=most))
     with pytest.raises(InputError, match="beyond reach"):
         budget_of(asked(speedup=most * 1.001))
