@@ -13,6 +13,9 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
 
 from grasp_deploy.bench.record import check_positions
 from grasp_deploy.bench.throughput import Cell, Engine, ThroughputSettings, bench_throughput
@@ -107,11 +110,17 @@ def cache_file(
     Without `threads`: the file that is written where OMP_NUM_THREADS is unset.
     """
     release = [versions().get(name) for name in (engine, f"{engine}-cpu", "torch")]
-    here = {name: value for name, value in machine().items() if threads or name != "threads"}
+    here = {name: value for name, value in _here().items() if threads or name != "threads"}
     key = repr((shape, engine, release, here, config.batch, config.context))
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     name = hashlib.sha256(key.encode()).hexdigest()[:16]
     return caches / "grasp-deploy" / "times" / f"{name}.json"
+
+
+def _here() -> dict[str, Any]:
+    """This machine, with the GPU that is timed in the place of all that it has."""
+    found = {name: value for name, value in machine().items() if name != "gpu"}
+    return found | ({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {})
 
 
 def _of_run(begun: Path | None, config: CompressConfig) -> Times | None:
@@ -139,7 +148,7 @@ def _measured(
         shape_keeping(dense.shape, [pair] * len(dense.shape.layers))
         for pair in ((fewer_channels, groups), (channels, fewer_groups))
     ]
-    cells, here = timed(dense, shapes, settings, on_progress), machine()
+    cells, here = timed(dense, shapes, settings, on_progress), _here()
     seconds = paired_medians(cells)
     return Times(
         machine=here.get("gpu", here["processor"]),

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from grasp_deploy.bench import times as module
 from grasp_deploy.bench.throughput import Cell, Sample, bench_throughput
@@ -82,8 +83,15 @@ def test_what_the_cache_holds_is_of_one_machine_and_engine(
 ) -> None:
     config = config_of(model)
     path = cache_file(SHAPE, "vllm", config)
+    paths = {path}
     assert path != cache_file(SHAPE, "transformers", config)
     assert path != cache_file(replace(SHAPE, dtype="bfloat16"), "vllm", config)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: True)
+        for name in ("A100", "H100"):  # two in one machine, of which each may be timed
+            patch.setattr(torch.cuda, "get_device_name", lambda name=name: name)
+            paths.add(cache_file(SHAPE, "vllm", config))
+    assert len(paths) == 3
     monkeypatch.setenv("OMP_NUM_THREADS", "77")
     assert path != cache_file(SHAPE, "vllm", config)
     kept = cache_file(SHAPE, engine_for(SHAPE), config)
