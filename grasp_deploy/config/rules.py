@@ -98,12 +98,16 @@ def _cost_problems(config: CompressOptions) -> Iterator[str]:
     counts_tokens = config.cost_model == "memory" and config.gpu_memory is None
     if counts_tokens != (config.cached_tokens is not None):
         yield "--cost memory and --cached-tokens go together: give both or neither"
-    if config.cost_model == "latency" and None in (config.batch, config.context):
-        asked = "--cost latency" if config.speedup is None else "--speedup"
+    if config.cost_model != "latency":
+        return
+    asked = "--cost latency" if config.speedup is None else "--speedup"
+    if None in (config.batch, config.context):
         yield (
             f"{asked} goes by measured times: give both --batch, of sequences at a time, and "
             "--context, their tokens at the end"
         )
+    if config.tensor_parallel > 1:
+        yield f"{asked} times one GPU, and --tensor-parallel needs several: drop one of them"
 
 
 def _unused(config: CompressOptions) -> Iterator[str]:

@@ -153,6 +153,7 @@ ROWS: dict[str, dict[str, str]] = {
         "--max-loss 1 --calibration self=0": "two held-out sequences",
         "--speedup 2": "--context",
         "--speedup 2 --batch 1 --context 9 --cost parameters": "--speedup",
+        "--speedup 2 --batch 1 --context 9 --tensor-parallel 2": "--speedup times one GPU",
         f"{LOAD} --gpu-memory 9GiB": "9GiB",
         f"{LOAD} --gpu-memory 6.8MiB --context 513": "--context 513",
     },
