@@ -92,11 +92,11 @@ def _pruned_to_fit(
     with stderr.status("asking vLLM what it holds"):
         served = serve_fit(output, config)
     if not as_json:
+        stdout.print(served_table(served))
         if record:
             print_compressed(record, config)
         else:
             print_line(f"serve it: {serve_command(output, config)}")
-        stdout.print(served_table(served))
     return {"result": inspect_model(str(output)), "served": asdict(served)}
 
 

@@ -103,6 +103,18 @@ def test_compress_names_the_flags_of_the_load(work: Path, monkeypatch: pytest.Mo
     assert command in " ".join(ended.stdout.split())
 
 
+def test_the_last_line_is_the_command_to_serve(
+    tiny_folder: Path, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below the table, when the model is made and when it is there already."""
+    monkeypatch.setattr("grasp_deploy.fit.memory.found_platform", lambda: None)
+    for _ in range(2):
+        ended = grasp_deploy("fit", tiny_folder, *SMALL, *QUICK, "-o", "out")
+        assert ended.code == 0, ended.stderr
+        assert "grasp-deploy serve out -- --max-model-len 64" in ended.stdout.splitlines()[-1]
+        assert "Predicted and measured" in ended.stdout
+
+
 @pytest.mark.vllm
 @needs_vllm
 def test_a_model_is_pruned_until_it_fits_and_vllm_agrees(work: Path) -> None:
