@@ -3,6 +3,7 @@
 import runpy
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText, Gemma3Config, Mistral3Config
 
+from grasp_deploy.checkpoint.plan import load_plan
 from grasp_deploy.checkpoint.read.loading import load
 from tests.tiny import VARIANTS, tiny_config, tiny_tokenizer
 
@@ -64,6 +66,15 @@ def test_inspect_plan_lists_every_layer(run: Run, demo_checkpoint: Path) -> None
     kept, limit = (int(part.replace(",", "")) for part in lines[1][6:].split(" of at most "))
     assert 0 < kept <= limit
     assert [line.split()[0] for line in lines[4:]] == list("012345")
+
+
+def test_inspect_plan_of_a_model_without_held_out_text(
+    run: Run, demo_checkpoint: Path, tmp_path: Path
+) -> None:
+    plan = load_plan(demo_checkpoint / "plan.grasp")
+    losses = {"heldout_dense": None, "heldout_pruned": None}
+    replace(plan, provenance={**plan.provenance, "losses": losses}).save(tmp_path / "plan.grasp")
+    assert "nothing was held out\n" in run("inspect_plan.py", tmp_path)
 
 
 def test_export_again_gives_the_same_bytes(run: Run, demo_checkpoint: Path, tmp_path: Path) -> None:
