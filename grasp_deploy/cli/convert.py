@@ -17,7 +17,9 @@ from grasp_deploy.stats.wording import counted
 if TYPE_CHECKING:
     from torch import Tensor
 
-ROUNDING_TOKENS = 512  # of a sequence
+    from grasp_deploy.data import TextSource
+
+ROUNDING_SEQUENCES, ROUNDING_TOKENS = 128, 512  # by default; of each
 
 
 def export_command(
@@ -87,21 +89,24 @@ def quantize_command(
     By compressed-tensors, which vLLM serves. Embeddings and output projection stay as they are.
     """
     from grasp_deploy.checkpoint.footprint import footprint
-    from grasp_deploy.checkpoint.read.source import resolve_model
-    from grasp_deploy.checkpoint.write.quantize import quantize
+    from grasp_deploy.checkpoint.read.source import path_of, resolve_model
+    from grasp_deploy.checkpoint.write.quantize import check_place, quantize
     from grasp_deploy.report.progress import stage_bars
 
-    directory, texts = resolve_model(model, revision).directory, calibration or []
-    token_ids, text = _rounding_text(directory, scheme, texts, calibration_sequences)
+    shard_bytes, texts = parse_bytes(shard_size, "--shard-size"), calibration or []
+    sources = _rounding_sources(scheme, texts, calibration_sequences)
+    check_place(path_of(model), scheme, output, overwrite=overwrite)
+    directory = resolve_model(model, revision).directory
+    count = calibration_sequences or ROUNDING_SEQUENCES
     with stage_bars(stderr) as show:
         shape = quantize(
             directory,
             scheme,
             output,
-            token_ids=token_ids,
-            text=text,
+            token_ids=_rounding_ids(directory, sources, count),
+            text=f"{counted(count, 'sequence')} of {' and '.join(texts)}",
             overwrite=overwrite,
-            shard_bytes=parse_bytes(shard_size, "--shard-size"),
+            shard_bytes=shard_bytes,
             on_progress=lambda done, of: show({"stage": "export", "step": done, "steps": of}),
         )
     if as_json:
@@ -117,13 +122,10 @@ def quantize_command(
             print_line("rounded to the nearest; with --calibration TEXT four bits lose less")
 
 
-def _rounding_text(
-    directory: Path, scheme: str, texts: list[str], given: int | None
-) -> tuple[Tensor | None, str]:
-    """`(n, T)` tokens to learn a rounding on, and their name for a card; none without texts."""
-    from grasp_deploy.checkpoint.format.shapes import read_config
-    from grasp_deploy.checkpoint.read.loading import check_tokens, load_tokenizer
-    from grasp_deploy.data import calibration_sources, read_calibration
+def _rounding_sources(scheme: str, texts: list[str], given: int | None) -> list[TextSource]:
+    """The texts to learn a rounding on; InputError, before a model is fetched, if none can be."""
+    from grasp_deploy.checkpoint.write.rounding import auto_round
+    from grasp_deploy.data import calibration_sources
 
     if not texts and given:
         raise InputError(
@@ -131,16 +133,27 @@ def _rounding_text(
             "leave it out"
         )
     if not texts:
-        return None, ""
+        return []
     if scheme != "w4a16":
         raise InputError(f"--calibration has no effect on --scheme {scheme}: leave it out")
     sources = calibration_sources(texts)
     if any(source.is_own for source in sources):
         raise InputError("quantize cannot let the model write text: leave self out")
-    count = given or 128
+    auto_round()
+    return sources
+
+
+def _rounding_ids(directory: Path, sources: list[TextSource], count: int) -> Tensor | None:
+    """`(n, T)` tokens to learn a rounding on; None without texts."""
+    from grasp_deploy.checkpoint.format.shapes import read_config
+    from grasp_deploy.checkpoint.read.loading import check_tokens, load_tokenizer
+    from grasp_deploy.data import read_calibration
+
+    if not sources:
+        return None
     text = read_calibration(load_tokenizer(directory), sources, ROUNDING_TOKENS, count)
     check_tokens(text.token_ids, read_config(directory))
-    return text.token_ids, f"{counted(count, 'sequence')} of {' and '.join(texts)}"
+    return text.token_ids
 
 
 def adapter_command(
@@ -188,9 +201,10 @@ def gguf_command(
 ) -> None:
     """Write a model as one GGUF file for llama.cpp, with its tokenizer and chat template."""
     from grasp_deploy.checkpoint.read.source import resolve_model
-    from grasp_deploy.checkpoint.write.gguf_file import write_gguf
+    from grasp_deploy.checkpoint.write.gguf_file import check_place, write_gguf
     from grasp_deploy.report.progress import stage_bars
 
+    check_place(output, overwrite=overwrite)
     with stage_bars(stderr) as show:
         write_gguf(
             resolve_model(model, revision).directory,

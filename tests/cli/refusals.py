@@ -268,6 +268,9 @@ ROWS: dict[str, dict[str, str]] = {
         "--keep 0.8,0.6": "up serves one model & names 2 budgets & with compress",
         "-o pruned": "--overwrite",
     },
+    # Before a model is fetched.
+    "quantize no-one/x --scheme int8 -o model": {"": "output model", "--shard-size 1X": "'1X'"},
+    "gguf no-one/x": {"-o text.txt": "--output text.txt exists"},
     # Records, and what is drawn of them.
     "report": {
         **{f"{name}.json": name for name in ("cut", "plain", "later", "bare", "mixed")},

@@ -48,6 +48,17 @@ class Entry(NamedTuple):
     heads: int = 0  # if not 0, rows are reordered within each of these heads
 
 
+def check_place(output: Path, *, overwrite: bool) -> None:
+    """Raise InputError if no file can be written there, or the package gguf is absent."""
+    _refuse_existing(output, overwrite)
+    try:
+        import gguf  # noqa: F401
+    except ImportError:
+        raise InputError(
+            "GGUF files need the package gguf: pip install 'grasp-deploy[gguf]'"
+        ) from None
+
+
 def write_gguf(
     directory: Path,
     output: Path,
@@ -62,13 +73,9 @@ def write_gguf(
     Raises InputError for a model that llama.cpp cannot hold, for one that is damaged or quantised,
     and where the package gguf is absent.
     """
-    _refuse_existing(output, overwrite)
-    try:
-        from gguf import GGUFWriter
-    except ImportError:
-        raise InputError(
-            "GGUF files need the package gguf: pip install 'grasp-deploy[gguf]'"
-        ) from None
+    check_place(output, overwrite=overwrite)
+    from gguf import GGUFWriter
+
     model = read_stored_model(directory)
     with building(directory):
         config = class_config(model.config)

@@ -64,6 +64,14 @@ SCHEMES = {
 }
 
 
+def check_place(model: Path, scheme: str, output: Path, *, overwrite: bool) -> None:
+    """Raise InputError if nothing can be written there, or compressed-tensors is absent."""
+    if output.exists() and output.resolve() == model.resolve():
+        raise InputError(f"{output} is what is quantised: name another folder to write")
+    refuse_existing(output, overwrite=overwrite)
+    _preset(SCHEMES[scheme], None)
+
+
 def quantize(
     directory: Path,
     scheme: str,
@@ -82,9 +90,7 @@ def quantize(
     is damaged or quantised already, columns that no group divides, and where compressed-tensors or
     AutoRound is absent.
     """
-    if output.resolve() == directory.resolve():
-        raise InputError(f"{output} is what is quantised: name another folder to write")
-    refuse_existing(output, overwrite=overwrite)
+    check_place(directory, scheme, output, overwrite=overwrite)
     model, chosen = read_stored_model(directory), SCHEMES[scheme]
     plan = intact_plan(directory) if (directory / PLAN_FILE).exists() else None
     refuse_experts(model.shape, "quantize", hybrid=True)

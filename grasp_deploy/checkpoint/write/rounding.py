@@ -22,13 +22,8 @@ LEAST_RANGE = 0.4  # share of a group's range that must remain; AutoRound clips 
 SMALLEST_SCALE, MOST_STEPS = 2e-5, 1.1  # AutoRound's are 1e-5 and 1; more, as bfloat16 rounds
 
 
-def learnt_rounding(
-    directory: Path, dtype: str, group: int, token_ids: Tensor
-) -> dict[str, tuple[Tensor, Tensor]]:
-    """Learn rounded matrices `(rows, columns)`, and their scales `(rows, groups)`, by name.
-
-    `token_ids` are `(n, T)`. Raises InputError where AutoRound is not installed.
-    """
+def auto_round() -> tuple[Any, Any]:
+    """AutoRound and the config of its algorithm; InputError where it is not installed."""
     os.environ.setdefault("AR_LOG_LEVEL", "ERROR")  # a bar shows how far it is
     try:
         from auto_round import AutoRound, SignRoundConfig
@@ -37,6 +32,17 @@ def learnt_rounding(
             f"learning the rounding needs AutoRound ({error}): pip install "
             "'grasp-deploy[quantize]', or leave --calibration out to round to the nearest"
         ) from None
+    return AutoRound, SignRoundConfig
+
+
+def learnt_rounding(
+    directory: Path, dtype: str, group: int, token_ids: Tensor
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Learn rounded matrices `(rows, columns)`, and their scales `(rows, groups)`, by name.
+
+    `token_ids` are `(n, T)`. Raises InputError where AutoRound is not installed.
+    """
+    AutoRound, SignRoundConfig = auto_round()
     iterations = max(1, PASSES * len(token_ids) // BATCH_SIZE)
     learner: Any = AutoRound(
         load_checked(directory, torch.device("cpu"), dtype),

@@ -271,6 +271,8 @@ def test_text_for_a_rounding_that_cannot_be_learnt(
     assert_refused(grasp_deploy(*given, *one), "pip install 'grasp-deploy[quantize]'")
     assert_refused(grasp_deploy(*given, "--scheme", "fp8"), "--calibration has no effect on")
     assert_refused(grasp_deploy(*given[:-2], *one), "no effect without --calibration")
+    present = SimpleNamespace(AutoRound=None, SignRoundConfig=None)
+    monkeypatch.setitem(sys.modules, "auto_round", present)
     few = tmp_path / "few"
     save_tiny("llama", few, vocab_size=80)
     beyond = ("quantize", few, "-o", tmp_path / "out", "--calibration", text, *one)
