@@ -17,6 +17,7 @@ from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.prepare import prepare
 from grasp_deploy.compression.result import finished_plan
 from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.engine.serve import free_port
 from tests.cli.command import SHORT, assert_refused, document, grasp_deploy, needs_vllm
 from tests.installed import pretend
 from tests.tiny import MAGNITUDE, save_tiny
@@ -115,24 +116,26 @@ def test_up_refuses_a_port_in_use_heads_and_no_gpu_before_it_compresses(
 def test_up_makes_verifies_and_serves(
     tiny_folder: Path, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served, prepared = [], []
-    monkeypatch.setattr(
-        "grasp_deploy.engine.serve.serve", lambda folder, flags: served.append(folder)
-    )
+    served, checked, prepared = [], [], []
+    engine = "grasp_deploy.engine.serve"
+    monkeypatch.setattr(f"{engine}.serve", lambda *given: served.append(given))
+    monkeypatch.setattr(f"{engine}.check_before_serving", lambda *given: checked.append(given))
 
     def counted(*arguments: Any, **options: Any) -> Any:
         prepared.append(arguments)
         return resolve_model(*arguments, **options)
 
     monkeypatch.setattr("grasp_deploy.compression.prepare.resolve_model", counted)
-    command: tuple[str | Path, ...] = ("up", tiny_folder, "-o", "out", *TEXT, *SHORT)
+    flags = ["--port", str(free_port())]
+    options: tuple[str | Path, ...] = (tiny_folder, "-o", "out", *TEXT, *SHORT, "--", *flags)
+    command = ("up", *options)
     assert grasp_deploy(*command).code == 0
     assert "already the result" in grasp_deploy(*command).stderr
-    assert len(prepared) == 2 and served == [Path("out")] * 2
+    assert len(prepared) == 2 and served == checked == [(Path("out"), flags)] * 2
     (work / "out/model.safetensors").write_bytes((work / "out/model.safetensors").read_bytes()[:-1])
     ended = grasp_deploy(*command)
     assert ended.code != 0 and len(served) == 2
-    assert grasp_deploy(*command, "--overwrite").code == 0
+    assert grasp_deploy("up", "--overwrite", *options).code == 0
     assert len(prepared) == 4 and len(served) == 3, "each run prepares once"
     doubt = {"name": "loss", "outcome": "not proven", "ok": False, "detail": "nobody knows"}
     monkeypatch.setattr("grasp_deploy.cli.deploy.run_verify", lambda *_: [doubt])

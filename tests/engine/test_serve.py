@@ -143,6 +143,15 @@ def test_a_sound_model_passes_and_others_are_refused(model: Path, tmp_path: Path
     check_before_serving(tmp_path, with_port("--skip-tokenizer-init"))
 
 
+def test_a_build_for_gpus_needs_one(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, lambda _: "0.32.0")
+    for visible in (True, False):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda visible=visible: visible)
+        if visible:
+            check_before_serving(model, with_port())
+    assert "needs a GPU and none is visible here: look at nvidia-smi" in refusal(model)
+
+
 def test_shapes_that_vllm_cannot_serve_are_refused(tmp_path: Path) -> None:
     dense = save_tiny("llama", tmp_path)
     slice_by_hand(dense, random_kept(dense.config)).save_pretrained(tmp_path)
@@ -250,6 +259,10 @@ def test_an_ipv6_address_has_brackets_in_a_url(
     [
         ("raise SystemExit('no luck')", 30, "vLLM stopped with exit status 1 while starting"),
         ("import time; time.sleep(600)", 0.5, "vLLM did not answer within 0.5 s"),
+        (
+            "import os; raise SystemExit('VLLM_API_KEY' in os.environ and 7)",
+            *(30, "vLLM stopped with exit status 0 while starting"),
+        ),
     ],
 )
 def test_a_server_that_fails_is_told_with_the_end_of_its_log(
@@ -262,6 +275,7 @@ def test_a_server_that_fails_is_told_with_the_end_of_its_log(
 ) -> None:
     (tmp_path / "failing_server.py").write_text(program)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("VLLM_API_KEY", "one that our clients do not send")
     monkeypatch.setattr(module, "server_module", lambda: ["failing_server"])
     log = tmp_path / "log"
     with pytest.raises(ChildError) as caught, running_server(model, [], log, patience_seconds):

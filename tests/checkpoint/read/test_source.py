@@ -24,7 +24,7 @@ from grasp_deploy.checkpoint.read.source import (
 from grasp_deploy.errors import InputError
 from tests.answering import answering
 
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
+COMMIT, OTHER = "0123456789abcdef0123456789abcdef01234567", "f" * 40
 FILES = {
     "config.json": b"{}",
     "generation_config.json": b"{}",
@@ -102,17 +102,21 @@ class Hub:
         if path in self.refused:
             status, code = self.refused[path]
             return status, {"X-Error-Code": code, "X-Error-Message": "no"}, b"{}"
-        if path.startswith("/api/models/team/model/revision/"):
-            return 200, {}, json.dumps({"id": "team/model", "sha": COMMIT}).encode()
-        if path == f"/api/models/team/model/tree/{COMMIT}":
+        before, _, last = path.rpartition("/")
+        if before == "/api/models/team/model/revision":
+            if last not in ("main", "v1"):
+                return 404, {"X-Error-Code": "RevisionNotFound"}, b"{}"
+            sha = COMMIT if last == "main" else OTHER
+            return 200, {}, json.dumps({"id": "team/model", "sha": sha}).encode()
+        if before == "/api/models/team/model/tree":
             rows = [
                 {"type": "file", "path": name, "size": len(content), "oid": name}
                 for name, content in FILES.items()
             ]
             return 200, {}, json.dumps(rows).encode()
-        name = path.removeprefix(f"/team/model/resolve/{COMMIT}/")
-        if name in FILES:
-            return 200, {"ETag": f'"{name}"', "X-Repo-Commit": COMMIT}, FILES[name]
+        commit, _, name = path.removeprefix("/team/model/resolve/").partition("/")
+        if commit in (COMMIT, OTHER) and name in FILES:
+            return 200, {"ETag": f'"{name}"', "X-Repo-Commit": commit}, FILES[name]
         return 404, {"X-Error-Code": "RepoNotFound"}, b"{}"
 
 
@@ -166,6 +170,12 @@ def test_an_unreachable_hub_is_told(hub: Hub) -> None:
     hub.ask("team/model", weights=False)  # the weights are not in the cache
     message = hub.refusal("team/model", HF_ENDPOINT="http://127.0.0.1:9")
     assert "the hub cannot be reached (" in message and "Connection refused" in message
+
+
+def test_a_revision_is_asked_for_by_its_name(hub: Hub) -> None:
+    name, folder, revision = json.loads(hub.ask("team/model", "v1", weights=False).stdout)
+    assert (name, Path(folder).name, revision) == ("team/model", OTHER, OTHER)
+    assert "the hub has no such revision of it" in hub.refusal("team/model", "v9")
 
 
 @pytest.mark.parametrize(
