@@ -1,6 +1,7 @@
 """A tiny model, text to calibrate on, a pruned checkpoint and a folder to work in."""
 
 import shutil
+from collections.abc import Sequence
 from contextlib import chdir
 from pathlib import Path
 
@@ -27,6 +28,19 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "text.txt").write_text(TEXT)
     monkeypatch.chdir(folder)
     return folder
+
+
+@pytest.fixture
+def fetched(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
+    """What is asked of the hub, which has the tiny model under any name and revision."""
+    asked = []
+
+    def fetch(name: str, revision: str | None, wanted: Sequence[str]) -> Path:
+        asked.append((name, revision))
+        return tiny_folder
+
+    monkeypatch.setattr("grasp_deploy.checkpoint.read.source._fetch", fetch)
+    return asked
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 import shlex
 import socket
-from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -72,17 +71,11 @@ def test_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_hub_id_is_served_at_its_revision_under_its_own_name(
-    tiny_folder: Path, work: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_folder: Path, fetched: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the command that `fit` gives; its other commands name the revision once as well."""
     pretend(monkeypatch, lambda _: "0.32.0")
-    fetched, served = [], []
-
-    def fetch(name: str, revision: str | None, wanted: Sequence[str]) -> Path:
-        fetched.append((name, revision))
-        return tiny_folder
-
-    monkeypatch.setattr("grasp_deploy.checkpoint.read.source._fetch", fetch)
+    served: list[Any] = []
     monkeypatch.setattr("grasp_deploy.engine.serve.serve", lambda *given: served.append(given))
     load = ("--gpu-memory", "1GiB", "--overhead", "1MiB", "--concurrency", "1", "--context", "64")
     offers = document("fit", "team/tiny", "--revision", "v1", *load, "--dry-run", "--json")[

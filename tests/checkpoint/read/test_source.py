@@ -7,11 +7,13 @@ because huggingface_hub reads its environment when it is imported.
 import hashlib
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,12 +53,13 @@ FILES = {
 }
 FETCHED = set(list(FILES)[:13])
 CODE = """
-import json, sys
-from grasp_deploy.checkpoint.read.source import resolve_model
+import json, os, sys
+from grasp_deploy.checkpoint.read import source
 from grasp_deploy.errors import InputError
+source.PATIENCE_SECONDS = float(os.environ.get("PATIENCE", source.PATIENCE_SECONDS))
 name, revision, weights = json.loads(sys.argv[1])
 try:
-    source = resolve_model(name, revision, weights)
+    source = source.resolve_model(name, revision, weights)
     print(json.dumps([source.name, str(source.directory), source.revision]))
 except InputError as error:
     print(error, end="", file=sys.stderr)
@@ -87,9 +90,8 @@ class Hub:
         }
         command = [sys.executable, "-c", CODE, json.dumps([name, revision, weights])]
         root = Path(__file__).parents[3]
-        return subprocess.run(
-            command, env=environment, cwd=root, capture_output=True, text=True, check=False
-        )
+        options: dict[str, Any] = {"env": environment, "cwd": root, "timeout": 300, "check": False}
+        return subprocess.run(command, capture_output=True, text=True, **options)
 
     def refusal(self, name: str, revision: str | None = None, **variables: str) -> str:
         done = self.ask(name, revision, True, **variables)
@@ -170,6 +172,10 @@ def test_an_unreachable_hub_is_told(hub: Hub) -> None:
     hub.ask("team/model", weights=False)  # the weights are not in the cache
     message = hub.refusal("team/model", HF_ENDPOINT="http://127.0.0.1:9")
     assert "the hub cannot be reached (" in message and "Connection refused" in message
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it takes calls, and never answers
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        message = hub.refusal("team/model", HF_ENDPOINT=url, PATIENCE="0.5")
+    assert "the hub cannot be reached (" in message and "timed out" in message
 
 
 def test_a_revision_is_asked_for_by_its_name(hub: Hub) -> None:
