@@ -4,12 +4,16 @@ import fcntl
 import json
 import resource
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
+from grasp_deploy.cli.deploy import compress_unless_done
+from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.errors import InputError
 from tests.cli import conftest
 from tests.cli.command import assert_nothing_changes, assert_refused, compress, edit_json, tree
 
@@ -115,6 +119,18 @@ def test_resume_with_overwrite_goes_on_and_says_so(
     assert ended.code == 0
     assert "going on with the unfinished run; --overwrite alone would start" in ended.stderr
     assert names(work) == ["out", "text.txt"] and tree(work / "out") != before
+
+
+def test_up_and_fit_go_on_with_an_unfinished_run(
+    work: Path, unfinished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun = json.loads((unfinished / "compress_config.json").read_text())
+    config = CompressConfig.from_dict(begun, "it")
+    with pytest.raises(InputError, match=r"unfinished run lies in out\.partial"):
+        compress_unless_done(replace(config, seed=1), Path("out"), overwrite=False)
+    assert compress_unless_done(config, Path("out"), overwrite=False) is not None
+    assert "text: the one that the run began with" in capsys.readouterr().err
+    assert names(work) == ["out", "text.txt"]
 
 
 def test_an_unfinished_run_keeps_its_text(tiny_folder: Path, work: Path, unfinished: Path) -> None:

@@ -183,46 +183,6 @@ def test_the_weights_of_the_best_check_are_written(
         assert torch.equal(written[name], weight), name
 
 
-def test_a_resumed_recovery_reads_what_it_began_with(
-    make_config: MakeConfig,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Whatever has become of the file since, and with room for its state once more."""
-    caplog.set_level(logging.INFO)
-    text = tmp_path / "text.txt"
-    config = make_config(keep=0.6, recover=4 * 1024, rounds=1, scale_epochs=0)
-    shutil.copy(config.calibration[0], text)
-    config = replace(config, calibration=(str(text), "self"))
-    whole = compress(config, tmp_path / "whole").plan
-
-    def stop(row: dict[str, Any]) -> None:
-        if row["stage"] == "recovery" and row["step"] == 2:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr("grasp_deploy.compression.stages.SAVE_EVERY_SECONDS", 0.0)
-    with pytest.raises(KeyboardInterrupt):
-        compress(config, RunOptions(tmp_path / "out", on_progress=stop))
-    assert (told := "text: the one that the run began with") not in caplog.text
-    text.write_text("ABC" + text.read_text())
-    saved = (tmp_path / "out.partial" / "recovery.safetensors").stat().st_size
-    asked: list[int] = []
-    monkeypatch.setattr(recovery, "check_room", lambda _, needed, __: asked.append(needed))
-    go_on = recovery._Recovery._go_on
-
-    def unmapped(self: Any) -> None:
-        go_on(self)
-        assert "recovery.safetensors" not in Path("/proc/self/maps").read_text()
-
-    monkeypatch.setattr(recovery._Recovery, "_go_on", unmapped)
-    again = compress(config, RunOptions(tmp_path / "out", resume=True)).plan
-    assert asked == [pytest.approx(saved, rel=0.05)], "of float32 weights"
-    assert again.fitted == whole.fitted
-    assert again.provenance["seconds"].keys() == whole.provenance["seconds"].keys()
-    assert caplog.text.count(told) == 2, "to calibrate and to recover on"
-
-
 def test_the_temperature_of_text_that_heal_leaves_out(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:

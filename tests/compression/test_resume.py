@@ -73,6 +73,16 @@ def test_failures_that_are_no_bugs() -> None:
         raise RuntimeError("a bug")
 
 
+@pytest.mark.parametrize(("gates", "which"), [(None, "dense"), (torch.ones(UNITS.size), "pruned")])
+def test_a_loss_on_heldout_text_is_finite(gates: Tensor | None, which: str) -> None:
+    config = SimpleNamespace(gradient_checkpointing=False, batch_size=4, compensation=False)
+    run: Any = SimpleNamespace(config=config, budget=SimpleNamespace(units=UNITS))
+    model: Any = frozen()
+    model.model.layers[1].mlp.up_proj.weight[3] = torch.inf
+    with pytest.raises(LossError, match=f"the {which} model's loss on held-out sequences is nan"):
+        FrozenModel(run, model).heldout_loss(gates, sequences=token_ids(2, 16))
+
+
 def test_a_refit_starts_from_the_dense_weights_whatever_was_refitted_before() -> None:
     """Rounds refit again and again, and a run that was killed refits what is left to do."""
     config = {"gradient_checkpointing": False, "compensation": True, "batch_size": 4, "ridge": 0.1}

@@ -1,0 +1,106 @@
+"""A recovery goes on from what it began with, and computes layers twice where that is asked for."""
+
+import logging
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from grasp_deploy.compression import recovery
+from grasp_deploy.compression.compress import compress
+from grasp_deploy.compression.run_options import RunOptions, Start
+from grasp_deploy.errors import InputError
+from grasp_deploy.pruning.training import recompute
+from tests.compression.conftest import MakeConfig
+from tests.tiny import RANDOM
+
+pytestmark = pytest.mark.slow  # each compresses and recovers a model
+
+
+def test_a_resumed_recovery_reads_what_it_began_with(
+    make_config: MakeConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whatever has become of the file since, and with room for its state once more."""
+    caplog.set_level(logging.INFO)
+    text = tmp_path / "text.txt"
+    config = make_config(keep=0.6, recover=4 * 1024, rounds=1, scale_epochs=0)
+    shutil.copy(config.calibration[0], text)
+    config = replace(config, calibration=(str(text), "self"))
+    whole = compress(config, tmp_path / "whole").plan
+
+    def stop(row: dict[str, Any]) -> None:
+        if row["stage"] == "recovery" and row["step"] == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("grasp_deploy.compression.stages.SAVE_EVERY_SECONDS", 0.0)
+    with pytest.raises(KeyboardInterrupt):
+        compress(config, RunOptions(tmp_path / "out", on_progress=stop))
+    assert (told := "text: the one that the run began with") not in caplog.text
+    text.write_text("ABC" + text.read_text())
+    saved = (tmp_path / "out.partial" / "recovery.safetensors").stat().st_size
+    asked: list[int] = []
+    monkeypatch.setattr(recovery, "check_room", lambda _, needed, __: asked.append(needed))
+    go_on = recovery._Recovery._go_on
+
+    def unmapped(self: Any) -> None:
+        go_on(self)
+        assert "recovery.safetensors" not in Path("/proc/self/maps").read_text()
+
+    monkeypatch.setattr(recovery._Recovery, "_go_on", unmapped)
+    again = compress(config, RunOptions(tmp_path / "out", resume=True)).plan
+    assert asked == [pytest.approx(saved, rel=0.05)], "of float32 weights"
+    assert again.fitted == whole.fitted
+    assert again.provenance["seconds"].keys() == whole.provenance["seconds"].keys()
+    assert caplog.text.count(told) == 2, "to calibrate and to recover on"
+
+
+def test_a_recovery_goes_on_from_the_checkpoint_that_it_began_with(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    cut = tmp_path / "cut"
+    config = make_config(keep=0.6, method=RANDOM, compensation=False, scale_epochs=0)
+
+    def stop(row: dict[str, Any]) -> None:
+        if row["stage"] == "recovery":
+            raise KeyboardInterrupt
+
+    compress(config, cut)
+    healing, start = replace(config, recover=4 * 1024), Start(checkpoint=cut)
+    with pytest.raises(KeyboardInterrupt):
+        compress(healing, RunOptions(tmp_path / "out", on_progress=stop), start)
+    compress(replace(config, keep=0.5), RunOptions(cut, overwrite=True))
+    with pytest.raises(InputError, match="pruned checkpoint"):
+        compress(healing, RunOptions(tmp_path / "out", resume=True), start)
+
+
+def test_what_is_computed_twice_to_spare_memory_is_the_same(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By learning gates and scales, and by recovery."""
+    twice: list[str] = []
+    places = (
+        "grasp_deploy.pruning.training.recompute",
+        "grasp_deploy.compression.recovery.recompute",
+    )
+    for place in places:
+
+        def spy(model: nn.Module, place: str = place) -> None:
+            twice.append(place)
+            recompute(model)
+
+        monkeypatch.setattr(place, spy)
+    config = make_config(keep=0.6, sequences=8, recover=1024, rounds=1)
+    plain, spared = (
+        compress(replace(config, gradient_checkpointing=is_on), tmp_path / str(is_on)).plan
+        for is_on in (False, True)
+    )
+    assert twice == [*places]
+    assert torch.equal(plain.mask, spared.mask)
+    torch.testing.assert_close(plain.scales, spared.scales)
