@@ -10,7 +10,7 @@ from torch import Tensor
 from grasp_deploy.checkpoint.plan import Plan, load_plan
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
-from tests.documents import ABSENT, changed
+from tests.documents import ABSENT, HEALING, changed
 
 BEHIND_GATES = [
     f"model.layers.{layer}.{linear}.weight"
@@ -44,13 +44,6 @@ def loaded(folder: Path, record: dict[str, Any]) -> Plan:
     ones = torch.ones(20)
     Plan(ones, ones.bool(), ones.clone(), record).save(folder / "plan.grasp")
     return load_plan(folder / "plan.grasp")
-
-
-HEALING = {
-    **{"steps": 3, "tokens": 4096, "loss_dense": 2.0, "loss_before": 2.5, "loss_after": 2.25},
-    **{"divergence_before": 0.5, "divergence_after": 0.375},
-    "text": {"source": "c4", "sequences": 8, "sequence_length": 64},
-}
 
 
 @pytest.mark.parametrize(

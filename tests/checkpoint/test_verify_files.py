@@ -127,6 +127,13 @@ def test_an_engine_that_gives_other_tokens_is_found(folder: Path) -> None:
     assert last.outcome == "wrong" and "differ first at prompt 2, token 5: reloaded" in last.detail
 
 
+def test_a_platform_that_cannot_serve_it_is_told(tmp_path: Path) -> None:
+    save_tiny("llama", tmp_path / "base", head_dim=16)
+    export(random_plan(tmp_path / "base"), tmp_path / "base", tmp_path / "out")
+    with pytest.raises(InputError, match="the model's heads are 16 wide"):
+        list(verify(tmp_path / "out", without_base=True, platform="cpu"))
+
+
 def test_without_the_base_model_what_comes_from_it_is_not_proven(folder: Path) -> None:
     (folder / "tokenizer.json").write_text("{}")
     edit(folder / "config.json", lambda config: config.update(rope_theta=1.0))

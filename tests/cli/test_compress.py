@@ -1,13 +1,15 @@
 """`compress`: its JSON, and the config that repeats a run."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from grasp_deploy.cli.compressed import print_compressed
+from grasp_deploy.cli.compressed import print_compressed, print_family, print_recovered
 from grasp_deploy.config.compress_config import CompressConfig
 from tests.cli.command import INSPECTED, assert_nothing_changes, compress, document
+from tests.documents import HEALING
 
 COMPRESSED = INSPECTED | {
     *("kept_cost", "budget", "total_cost", "kept_ffn_share", "kept_kv_share"),
@@ -60,6 +62,40 @@ def test_what_the_end_tells_goes_by_the_record(
         )
         said = capsys.readouterr().out
         assert words in said and "(so few tokens tell little)" in said
+
+
+def test_what_a_bound_a_family_and_a_recovery_came_to(
+    tiny_folder: Path, work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = json.loads(compress(tiny_folder, "--json").stdout)
+
+    def said(show: Callable[..., None], *given: object) -> str:
+        capsys.readouterr()
+        show(*given)
+        return " ".join(capsys.readouterr().out.split())
+
+    step = {"keep": 0.55, "excess": 0.5, "excess_error": 0.02}
+    bound = {"nats": 0.3, "keep": 0.6, "excess": 0.25, "excess_error": 0.01, "next": step}
+    config = CompressConfig("model", keep=0.6)
+    text = said(print_compressed, {**record, "bound": bound}, config)
+    costs = "bound of 0.3000 nats: keep 0.6 costs +0.2500 ± 0.0100 nats per token on it; "
+    assert f"{costs}keep 0.55 would have cost +0.5000 ± 0.0200 nats per token" in text
+    last = {**record, "bound": {**bound, "next": None}}
+    assert f"{costs}no smaller budget is possible" in said(print_compressed, last, config)
+
+    dense = {**record, "heldout_loss_dense": 2.0}
+    won, lost = ({**dense, "output": f"out/{x}", "heldout_loss_pruned": x} for x in (1.75, 2.7))
+    text = said(print_family, [won, lost], Path("out"))
+    assert "1.750" in text and "-0.250" in text and "+0.700" in text
+    assert "2.7 lost 0.5 nats or more" in text
+    assert "wrote out; serve a member: grasp-deploy serve out/1.75" in text
+    assert "serve a member" not in said(print_family, [lost], Path("out"))
+
+    healed = {**record, "recovery": {**HEALING, "heldout_tokens": 99, "seconds": 1.0}}
+    text = said(print_recovered, healed)
+    assert "went from 0.5000 to 0.3750 nats per token" in text
+    assert "on 99 held-out tokens, nats per token: 2.000 dense, 2.500 before, 2.250 recov" in text
+    assert "wrote out; it lost 0.25 nats" in text and "More tokens of recovery may" in text
 
 
 @pytest.mark.parametrize("odd", [{"RANK": "-1"}, {"WORLD_SIZE": "0"}, {"LOCAL_RANK": "x"}])

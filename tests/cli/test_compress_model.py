@@ -10,6 +10,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from tests.cli.command import (
+    SHORT,
     assert_nothing_changes,
     assert_refused,
     compress,
@@ -58,6 +59,9 @@ def test_a_tokenizer_of_another_model(work: Path) -> None:
     tiny_tokenizer().save_pretrained(work / "model")
     words = ("the tokenizer gave token 120", "only 100", "tokenizer that belongs to the model")
     assert_nothing_changes(work / "model", *words)
+    (work / "prompt.txt").write_text("fox")
+    own = ("-o", "out", "--keep", "0.6", "--calibration", "self:prompt.txt", *SHORT)
+    assert_refused(grasp_deploy("compress", "model", *own), *words)
 
 
 def test_a_loss_that_is_not_a_number(model: Path) -> None:

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from grasp_deploy.files.tensors import read_tensors, write_tensors
 from tests.cli.command import assert_refused, compress, document, edit_json, grasp_deploy
+from tests.documents import HEALING
 from tests.tiny import save_tiny
 
 LINKS = ["files", "shapes", "weights", "gated", "reloaded", "companions"]
@@ -69,25 +70,31 @@ def widen(folder: Path) -> None:
 
 
 def with_plan(change: Callable[..., object]) -> Tamper:
-    """A function that changes mask and scales in the plan of a folder."""
+    """A function that changes mask, scales or record of the plan of a folder."""
 
     def tamper(folder: Path) -> None:
         tensors, record = read_tensors(folder / PLAN)
-        change(tensors["mask"], tensors["scales"])
+        change(tensors["mask"], tensors["scales"], record)
         write_tensors(folder / PLAN, tensors, record)
 
     return tamper
 
 
-def swap_channels(mask: Any, scales: Any) -> None:
+def swap_channels(mask: Any, *_: object) -> None:
     """Keep one channel of the first layer less and another one more."""
     first = mask[:96]
     kept, removed = int(first.nonzero()[0]), int((~first).nonzero()[0])
     first[kept], first[removed] = False, True
 
 
-def change_scale(mask: Any, scales: Any) -> None:
+def change_scale(mask: Any, scales: Any, _: object) -> None:
     scales[int(mask.nonzero()[0])] *= 1.01
+
+
+def name_more(_: object, __: object, record: dict[str, Any]) -> None:
+    """Name a fitted tensor of a layer that is not there, as after a recovery."""
+    name = "model.layers.9.self_attn.q_proj.weight"
+    record |= {"healing": [HEALING], "fitted": {name: "0" * 64}}
 
 
 @pytest.mark.parametrize(
@@ -102,6 +109,12 @@ def change_scale(mask: Any, scales: Any) -> None:
             *(CONFIG, "shapes", "config.json cannot be read"),
         ),
         (with_plan(swap_channels), PLAN, "weights", "mlp."),
+        (
+            with_plan(name_more),
+            PLAN,
+            "weights",
+            "fitted tensors that are not there: model.layers.9",
+        ),
         (with_plan(change_scale), PLAN, "weights", "layers.0.mlp.down_proj.weight is not"),
         (
             lambda folder: (folder / PLAN).write_bytes((folder / PLAN).read_bytes()[:-1]),
@@ -140,12 +153,19 @@ def state_anew(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"pad_token_id": 10**9}, {"use_cache": "yes"}, {"layer_types": ["x"]}]
+    ("change", "link", "words"),
+    [
+        ({"pad_token_id": 10**9}, "gated", "Padding_idx must be within num_embeddings): check its"),
+        ({"use_cache": "yes"}, "gated", "Field 'use_cache' expected bool, got str"),
+        ({"layer_types": ["x"]}, "companions", "config.json is not what an export"),
+    ],
 )
-def test_odd_values_in_a_config_end_in_one_line(pruned: Path, change: dict[str, object]) -> None:
+def test_odd_values_in_a_config_end_in_one_line(
+    pruned: Path, change: dict[str, object], link: str, words: str
+) -> None:
     edit_json(pruned / CONFIG, **change)
     state_anew(pruned)
-    assert grasp_deploy("verify", pruned).code == 1
+    assert_broken(pruned, link, words)
 
 
 def assert_broken(folder: Path, link: str, *words: str) -> None:

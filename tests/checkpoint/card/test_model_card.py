@@ -26,6 +26,7 @@ from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import manifest_of, refuse_existing
 from tests.cli.command import tree
+from tests.documents import HEALING
 from tests.evaluate.quality.rows import corpus, task
 
 Rows = list[dict[str, Any]]
@@ -85,13 +86,6 @@ def test_what_was_learnt_from_is_marked_and_explained(demo_checkpoint: Path) -> 
     lines = section(demo_checkpoint, corpora, [])
     for start in ("| c4 (test)† |", "| a\\|b (test) |", "† The model learnt from this corpus"):
         assert any(line.startswith(start) for line in lines)
-
-
-HEALING = {
-    "text": {"source": "folder/heal.txt", "sequences": 64, "sequence_length": 32},
-    **{"steps": 1200, "tokens": 4096, "loss_dense": 2.0, "loss_before": 2.5, "loss_after": 2.25},
-    **{"divergence_before": 0.5, "divergence_after": 0.375},
-}
 
 
 def test_what_made_the_model_is_told(demo_checkpoint: Path) -> None:
