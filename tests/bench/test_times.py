@@ -183,5 +183,6 @@ def test_the_command_measures_and_a_run_keeps_its_times(
     assert len(measured) == 2 and not Path("x").exists()
     nameless = grasp_deploy(*words[:2], *AT, "--speedup", "1.2", "-o", ".", "--resume")
     assert_refused(nameless, "has no name of its own")
-    grasp_deploy(*words[:2], "--config", output / "compress_config.json", "--dry-run")
+    config = output / "compress_config.json"
+    assert grasp_deploy(*words[:2], "--config", config, "--dry-run").code == 0
     assert len(measured) == 2, "times of a file are another machine's, those of the cache are used"

@@ -95,6 +95,7 @@ def test_examples_of_the_how_tos_run(demo_model: Path) -> None:
     from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
     from grasp_deploy.checkpoint.read.loading import load
     from grasp_deploy.compression.budget_options import unit_table
+    from grasp_deploy.evaluate.models import bench_models
     from grasp_deploy.pruning.budget import make_budget
     from grasp_deploy.pruning.criteria.batches import CalibrationText
 
@@ -112,7 +113,10 @@ def test_examples_of_the_how_tos_run(demo_model: Path) -> None:
     assert bool((scores > 0).all())
 
     record = python_of("add-a-bench.md")
-    assert {"bench_load", "LoadSettings"} <= record.keys()
+    (cell,) = record["bench_load"](
+        bench_models([str(demo_model)]), record["LoadSettings"](repetitions=2), ["bench", "load"]
+    ).cells
+    assert cell.model == "model" and len(cell.seconds) == 2
 
 
 def python_of(page: str) -> dict[str, Any]:
