@@ -5,7 +5,6 @@ from weakref import ref
 
 import pytest
 import torch
-from torch import nn
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
@@ -42,29 +41,6 @@ def test_tokens_are_those_of_generate(variant: str, pruned: bool) -> None:
     assert torch.equal(greedy(model, 7), wanted[:, 11:])
     is_ours = isinstance(empty_cache(model, 1, 9).layers[0], PreallocatedLayer)
     assert is_ours != ("sliding" in variant), "transformers' own cache forgets"
-
-
-def test_the_cache_of_quantised_weights_is_plain() -> None:
-    model: Any = tiny_model("llama", dtype=torch.bfloat16)
-    projection = model.model.layers[0].self_attn.k_proj
-    projection.weight = nn.Parameter(projection.weight.to(torch.int8), requires_grad=False)
-    layer: Any = empty_cache(model, batch=2, tokens=9).layers[0]
-    assert layer.dtype == torch.bfloat16
-
-
-def test_the_cache_is_as_wide_as_each_layer_and_is_never_copied() -> None:
-    dense = tiny_model("llama")
-    model = slice_by_hand(dense, random_kept(dense.config))
-    layers: list[Any] = list(empty_cache(model, batch=2, tokens=9).layers)
-    heads = [layer.num_key_value_heads for layer in model.config.per_layer_config]
-    assert len(set(heads)) > 1
-    assert [layer.all_keys.shape for layer in layers] == [(2, k, 9, 32) for k in heads]
-    new = torch.ones(2, heads[0], 4, 32)
-    layers[0].update(new, 2 * new)
-    keys, values = layers[0].update(3 * new[:, :, :1], new[:, :, :1])
-    assert keys.data_ptr() == layers[0].all_keys.data_ptr()
-    assert keys[0, 0, :, 0].tolist() == [1, 1, 1, 1, 3]
-    assert values[0, 0, :, 0].tolist() == [2, 2, 2, 2, 1]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The chain that users rely on: gated dense = sliced = reloaded = reloaded without the package.
 
-The last link, served by vLLM, is in tests/vllm_plugin and tests/engine/test_served.py.
+The last link, served by vLLM, is in tests/vllm_plugin.
 """
 
 import subprocess

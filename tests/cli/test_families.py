@@ -36,6 +36,5 @@ def test_what_lies_in_the_place_of_a_family_stays(tiny_folder: Path, work: Path)
     (work / "out/thesis.txt").write_text("three years of work")
     assert compress(tiny_folder, *FAMILY).code == 0
     assert names(work / "out") == ["keep-0.5", "keep-0.8", "thesis.txt"]
-    assert_nothing_changes(tiny_folder, "text.txt", options=(*FAMILY, "-o", "text.txt"))
     inside = ("out/keep-0.8", "is no folder of its own")
     assert_nothing_changes(tiny_folder, *inside, options=(*FAMILY, "-o", "out/keep-0.8"))

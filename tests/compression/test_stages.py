@@ -156,6 +156,12 @@ def test_a_plan_in_its_checkpoint_makes_it_again_and_one_elsewhere_does_not(
     assert not (tmp_path / "other").exists()
 
 
+def outcomes_anew(folder: Path) -> dict[str, str]:
+    """What each link comes to under a manifest that fits the files."""
+    state_anew(folder)
+    return {check.name: check.outcome for check in verify(folder)}
+
+
 def test_noise_in_place_of_fitted_tensors(
     compensated: tuple[Path, Plan, list[dict[str, Any]]], tmp_path: Path
 ) -> None:
@@ -164,8 +170,7 @@ def test_noise_in_place_of_fitted_tensors(
     tensors, fitted = load_file(folder / WEIGHTS_FILE), compensated[1].fitted
     noise = {name: torch.randn_like(tensors[name]) * tensors[name].std() for name in fitted}
     save_file({**tensors, **noise}, folder / WEIGHTS_FILE, {"format": "pt"})
-    state_anew(folder)
-    assert {check.name: check.outcome for check in verify(folder)}["weights"] == "wrong"
+    assert outcomes_anew(folder)["weights"] == "wrong"
     vectors, record = read_tensors(folder / PLAN_FILE)
     with pytest.raises(InputError, match="whose SHA-256 the plan states"):
         export(load_plan(folder / PLAN_FILE), record["model"], tmp_path / "other")
@@ -174,8 +179,7 @@ def test_noise_in_place_of_fitted_tensors(
         prepare(healing, start=Start(checkpoint=folder))
     record["fitted"] = {name: digest_of(noise[name]) for name in fitted}
     write_tensors(folder / PLAN_FILE, vectors, record)
-    state_anew(folder)
-    found = {check.name: check.outcome for check in verify(folder)}
+    found = outcomes_anew(folder)
     assert (found["weights"], found["loss"]) == ("proven", "wrong")
 
 
@@ -200,8 +204,7 @@ def test_a_loss_under_the_one_that_the_plan_states(
     vectors, record = read_tensors(folder / PLAN_FILE)
     record["losses"]["witness"] += 0.5
     write_tensors(folder / PLAN_FILE, vectors, record)
-    state_anew(folder)
-    found = {check.name: check.outcome for check in verify(folder)}
+    found = outcomes_anew(folder)
     assert (found["weights"], found["loss"]) == ("proven", "wrong")
 
 

@@ -11,19 +11,12 @@ from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.criteria.obs import obs_scores
 from grasp_deploy.pruning.gates import gated, straight_through
 from grasp_deploy.pruning.schedule import CalibrationBlocks, Schedule
-from grasp_deploy.pruning.training import LearningState, freeze, learn_scales, text_loss
-from grasp_deploy.pruning.units import UnitTable
-from tests.tiny import VARIANTS, tiny_model
+from grasp_deploy.pruning.training import LearningState, learn_scales, text_loss
+from tests.pruning.tiny_units import EXPERTS as UNITS
+from tests.pruning.tiny_units import frozen
 
-UNITS = UnitTable.of_layers([(8, 2)] * 3, experts_per_token=2)
 IDS = torch.randint(1, 256, (2, 16), generator=torch.Generator().manual_seed(5))
 VARIANT = pytest.mark.parametrize("name", ["qwen3-moe", "qwen3-moe-renormed"])
-
-
-def frozen(name: str) -> Any:
-    model = tiny_model(**VARIANTS[name])
-    freeze(model)
-    return model
 
 
 def mask_without(*units: int) -> Tensor:

@@ -11,7 +11,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from grasp_deploy.files.tensors import write_tensors
-from grasp_deploy.pruning.budget import make_budget
 from grasp_deploy.pruning.gates import gated, straight_through
 from grasp_deploy.pruning.objective import LossError, language_loss, mean_loss
 from grasp_deploy.pruning.projection import project
@@ -23,10 +22,8 @@ from grasp_deploy.pruning.training import (
     learn_scores,
     text_loss,
 )
-from tests.pruning.tiny_units import UNITS, frozen, token_ids
+from tests.pruning.tiny_units import BUDGET, UNITS, frozen, token_ids
 
-COSTS = torch.where(UNITS.is_kv, 12_288.0, 192.0)
-BUDGET = make_budget(UNITS, COSTS, 0.5 * float(COSTS.sum()))
 BLOCKS = CalibrationBlocks.split(token_ids(16, 16), 1 / 4)
 SCHEDULE = Schedule(BLOCKS, epochs=2, batch_size=3, learning_rate=0.05, seed=0, cosine=False)
 LAST = replace(SCHEDULE, blocks=replace(BLOCKS, heldout=BLOCKS.heldout[:0]))

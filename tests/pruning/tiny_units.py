@@ -4,12 +4,16 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from grasp_deploy.pruning.budget import make_budget
 from grasp_deploy.pruning.training import freeze
 from grasp_deploy.pruning.units import UnitTable
 from tests.tiny import VARIANTS, tiny_model
 
 LAYERS, CHANNELS, GROUPS = 3, 96, 2
 UNITS = UnitTable.of_layers([(CHANNELS, GROUPS)] * LAYERS)
+COSTS = torch.where(UNITS.is_kv, 12_288.0, 192.0)
+BUDGET = make_budget(UNITS, COSTS, 0.5 * float(COSTS.sum()))
+EXPERTS = UnitTable.of_layers([(8, GROUPS)] * LAYERS, experts_per_token=2)
 HEAD_DIM = 32
 GROUP_WIDTH = 2 * HEAD_DIM  # G·D
 

@@ -60,16 +60,14 @@ def test_one_repetition_and_two_decide_nothing() -> None:
     assert outcomes([0.5, 0.5001]) == [UNDECIDED] and outcomes([0.5, 0.5001, 0.5]) == [FASTER]
 
 
-@pytest.mark.parametrize(("repetitions", "noisy_point"), [(3, 1.0), (3, 4.0)])
-def test_noise_alone_is_hardly_ever_called_a_difference(
-    repetitions: int, noisy_point: float
-) -> None:
+@pytest.mark.parametrize("noisy_point", [1.0, 4.0])
+def test_noise_alone_is_hardly_ever_called_a_difference(noisy_point: float) -> None:
     """7 points and 5 % of noise, or 20 % at one of them; 500 records."""
-    draw = random.Random(repetitions)
+    draw = random.Random(3)
     claims = []
     for _ in range(500):
         points = [
-            [draw.gauss(0, 0.05 * (noisy_point if point == 0 else 1)) for _ in range(repetitions)]
+            [draw.gauss(0, 0.05 * (noisy_point if point == 0 else 1)) for _ in range(3)]
             for point in range(7)
         ]
         claims.append(sum(o != NO_DIFFERENCE for o in outcomes(*points)))

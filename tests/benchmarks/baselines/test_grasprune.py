@@ -5,14 +5,11 @@ import torch
 
 from benchmarks.baselines import grasprune
 from benchmarks.baselines.one_shot import Method
-from grasp_deploy.pruning.budget import make_budget
 from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.projection import project
 from tests.pruning.criteria.cases import SEQUENCES
-from tests.pruning.tiny_units import UNITS, frozen, hooks_of
+from tests.pruning.tiny_units import BUDGET, frozen, hooks_of
 
-COSTS = torch.where(UNITS.is_kv, 12_288.0, 192.0)
-BUDGET = make_budget(UNITS, COSTS, 0.5 * float(COSTS.sum()))
 METHODS: list[Method] = [grasprune.paper, grasprune.gumbel_topk, grasprune.paper_per_cost]
 
 

@@ -13,7 +13,6 @@ from benchmarks.baselines.moments import outlier_ratios
 from benchmarks.baselines.one_shot import Method
 from benchmarks.quality import BASELINES, STUDIES
 from grasp_deploy.compression.own_function import own_function
-from grasp_deploy.pruning.budget import make_budget
 from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.layout import (
     PRUNABLE_LINEARS,
@@ -21,10 +20,16 @@ from grasp_deploy.pruning.layout import (
     output_projections,
 )
 from tests.pruning.criteria.cases import SEQUENCES, TEXT, score_by_hand
-from tests.pruning.tiny_units import GROUP_WIDTH, LAYERS, UNITS, frozen, hooks_of
+from tests.pruning.tiny_units import (
+    BUDGET,
+    COSTS,
+    GROUP_WIDTH,
+    LAYERS,
+    UNITS,
+    frozen,
+    hooks_of,
+)
 
-COSTS = torch.where(UNITS.is_kv, 12_288.0, 192.0)
-BUDGET = make_budget(UNITS, COSTS, 0.5 * float(COSTS.sum()))
 READING: list[Method] = [one_shot.taylor_vector, one_shot.taylor_element, one_shot.taylor_gate]
 READING += [one_shot.flap, one_shot.wanda_structured, one_shot.obs]
 

@@ -7,10 +7,9 @@ from benchmarks.baselines.shares import reap_uniform
 from grasp_deploy.pruning.budget import make_budget
 from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.projection import project
-from grasp_deploy.pruning.units import UnitTable
+from tests.pruning.tiny_units import EXPERTS as UNITS
 from tests.tiny import VARIANTS, tiny_model
 
-UNITS = UnitTable.of_layers([(8, 2)] * 3, experts_per_token=2)
 BUDGET = make_budget(UNITS, torch.where(UNITS.is_kv, 0.0, 1.0), 12)
 IDS = torch.randint(1, 256, (3, 16), generator=torch.Generator().manual_seed(2))
 
