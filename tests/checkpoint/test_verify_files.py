@@ -112,7 +112,7 @@ def test_a_config_that_was_changed(
 
 
 def test_an_engine_that_gives_other_tokens_is_found(folder: Path) -> None:
-    given = partial(greedy_tokens, load(folder, device="cpu"))
+    given = partial(greedy_tokens, load(folder, device="cpu", dtype="float32"))
 
     def served(directory: Path, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
         tokens = given(torch.tensor(prompts), new_tokens)
