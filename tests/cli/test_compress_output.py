@@ -121,16 +121,14 @@ def test_resume_with_overwrite_goes_on_and_says_so(
     assert names(work) == ["out", "text.txt"] and tree(work / "out") != before
 
 
-def test_up_and_fit_go_on_with_an_unfinished_run(
-    work: Path, unfinished: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_up_and_fit_go_on_with_an_unfinished_run(work: Path, unfinished: Path) -> None:
     begun = json.loads((unfinished / "compress_config.json").read_text())
     config = CompressConfig.from_dict(begun, "it")
     with pytest.raises(InputError, match=r"unfinished run lies in out\.partial"):
         compress_unless_done(replace(config, seed=1), Path("out"), overwrite=False)
+    (work / "text.txt").unlink()  # the run has saved what it read
     assert compress_unless_done(config, Path("out"), overwrite=False) is not None
-    assert "text: the one that the run began with" in capsys.readouterr().err
-    assert names(work) == ["out", "text.txt"]
+    assert names(work) == ["out"]
 
 
 def test_an_unfinished_run_keeps_its_text(tiny_folder: Path, work: Path, unfinished: Path) -> None:
