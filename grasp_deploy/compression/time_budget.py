@@ -44,7 +44,9 @@ class TimeBudget:
     def as_option(self, seconds: float) -> str:
         """The option that asks for a time, as a speedup rounded down, with the fixed part."""
         speedup = math.floor(1000 * self.dense_seconds / seconds) / 1000
-        fixed = milliseconds(self.dense_seconds - self.ffn_seconds - self.kv_seconds)
+        parts = {"ffn": self.ffn_seconds, "kv": self.kv_seconds}
+        prunable = sum(s for kind, s in parts.items() if self.config.targets in (kind, "both"))
+        fixed = milliseconds(self.dense_seconds - prunable)
         return f"--speedup {speedup:g} ({milliseconds(seconds)}, of which {fixed} are fixed)"
 
 

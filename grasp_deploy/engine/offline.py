@@ -123,21 +123,19 @@ def _answer(
         **held,
         "tokens": [list(output.outputs[0].token_ids) for output in outputs],
         "capacity": {
-            "cached_tokens": cached_tokens(config),
+            "cached_tokens": cached_tokens(llm),
             "sequences": int(config.cache_config.kv_cache_max_concurrency),
         },
     }
 
 
-def cached_tokens(config: Any) -> int:
-    """Tokens that the cache of a running engine holds in sequences of its longest length.
+def cached_tokens(llm: Any) -> int:
+    """Tokens that the cache of a running `vllm.LLM` holds, where every layer keeps all of them.
 
-    `config` is vLLM's own. Layers of different attention draw their blocks from one pool, so its
-    blocks times their size are too many tokens. A sequence counts with all of its last block.
+    Layers of different attention are groups that draw their blocks from one pool.
     """
-    cache, length = config.cache_config, config.model_config.max_model_len
-    per_sequence = -(-length // cache.block_size) * cache.block_size
-    return round(cache.kv_cache_max_concurrency * per_sequence)
+    cache, groups = llm.llm_engine.vllm_config.cache_config, llm.collective_rpc(_cache_groups)
+    return cache.num_gpu_blocks // max(groups) * cache.block_size
 
 
 def _weight_bytes(model: Any) -> int:
@@ -160,6 +158,10 @@ def _cache_bytes(worker: Any) -> int:
     """Bytes that a worker has allocated for its KV cache; layers may share storage."""
     storages = {cache.untyped_storage() for cache in worker.model_runner.kv_caches}
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+def _cache_groups(worker: Any) -> int:
+    return len(worker.model_runner.kv_cache_config.kv_cache_groups)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from grasp_deploy.files.disk import kind_of
 
 @dataclass(frozen=True)
 class BenchModel:
-    """A model: its name in records, its path, and its shape in the measured dtype."""
+    """A model: its name in records, its path, and its shape in the dtype asked of `bench_models`."""
 
     name: str
     path: Path  # a model's folder; with random weights also a config.json under any name

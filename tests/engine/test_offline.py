@@ -2,7 +2,6 @@
 
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.engine import offline
-from grasp_deploy.engine.offline import cached_tokens, deployed, greedy_tokens
+from grasp_deploy.engine.offline import deployed, greedy_tokens
 from grasp_deploy.errors import InputError
 from tests.installed import pretend
 from tests.tiny import save_tiny
@@ -32,17 +31,6 @@ def test_layers_that_see_a_window_share_the_pool(tmp_path: Path) -> None:
     engine = {"dtype": "float32", "kv_cache_memory_bytes": 2**24, "max_model_len": 512}
     held, shape = deployed(tmp_path, engine), model_shape(read_config(tmp_path))
     assert 0.75 < held.capacity.cached_tokens * shape.kv_bytes_per_token() / held.kv_bytes <= 1
-    assert held.capacity.sequences == held.capacity.cached_tokens // 512
-
-
-@pytest.mark.parametrize(("length", "groups"), [(512, 1), (500, 1), (512, 6)])
-def test_blocks_are_shared_by_groups_of_layers(length: int, groups: int) -> None:
-    blocks, of_sequence = 301, groups * -(-length // 128)
-    cache = SimpleNamespace(
-        num_gpu_blocks=blocks, block_size=128, kv_cache_max_concurrency=blocks / of_sequence
-    )
-    config = SimpleNamespace(cache_config=cache, model_config=SimpleNamespace(max_model_len=length))
-    assert cached_tokens(config) == round(blocks * 128 / groups)
 
 
 def test_models_that_cannot_be_served_are_refused_before_vllm_starts(
