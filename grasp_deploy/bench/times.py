@@ -120,7 +120,7 @@ def cache_file(
 def _here() -> dict[str, Any]:
     """This machine, with the GPU that is timed in the place of all that it has."""
     found = machine()
-    if "gpu" in found and torch.cuda.is_available():
+    if torch.cuda.is_available():  # of several GPUs the one that is timed
         found["gpu"] = torch.cuda.get_device_name()
     return found
 

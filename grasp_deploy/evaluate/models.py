@@ -18,7 +18,7 @@ from grasp_deploy.files.disk import kind_of
 
 @dataclass(frozen=True)
 class BenchModel:
-    """A model: its name in records, its path, and its shape in the dtype asked of `bench_models`."""
+    """A model: its name in records, its path, and its shape in the dtype asked for."""
 
     name: str
     path: Path  # a model's folder; with random weights also a config.json under any name
