@@ -233,11 +233,12 @@ class _Proof:
         check_tokens(witness, self.pruned.config)
         dense, found = (mean_loss(self._loaded(m), witness, 1) for m in (self.base, self.pruned))
         computed_in = self.plan.provenance.get("computed_in") or "float32"
-        if abs(found - stated) > LOSS_TOLERANCE * max(1.0, stated) and computed_in != "float32":
+        most = LOSS_TOLERANCE * max(1.0, stated)
+        if abs(found - stated) > most and computed_in != "float32":
             # Rounding sends some tokens to other experts. The run's dtype is slow on many CPUs.
             found = mean_loss(self._loaded(self.pruned, computed_in), witness, 1)
         detail = f"{found:.3f} nats per token on {witness.numel()} tokens in the plan, which states"
-        if not abs(found - stated) <= LOSS_TOLERANCE * max(1.0, stated):
+        if not abs(found - stated) <= most:
             raise Difference(f"{detail} {stated:.3f}")
         allowed = f"(allowed: {LOSS_TOLERANCE:.0%})"
         return f"{detail} {stated:.3f} {allowed}; the dense model has {dense:.3f}"

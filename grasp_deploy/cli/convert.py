@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from grasp_deploy.data import TextSource
 
-ROUNDING_SEQUENCES, ROUNDING_TOKENS = 128, 512  # by default; of each
+SEQUENCES, ROUNDING_TOKENS = 128, 512  # by default; of each
 
 
 def export_command(
@@ -96,8 +96,7 @@ def quantize_command(
     shard_bytes, texts = parse_bytes(shard_size, "--shard-size"), calibration or []
     sources = _rounding_sources(scheme, texts, calibration_sequences)
     check_place(path_of(model), scheme, output, overwrite=overwrite)
-    directory = resolve_model(model, revision).directory
-    count = calibration_sequences or ROUNDING_SEQUENCES
+    directory, count = resolve_model(model, revision).directory, calibration_sequences or SEQUENCES
     with stage_bars(stderr) as show:
         shape = quantize(
             directory,
