@@ -11,8 +11,17 @@ from grasp_deploy.compression.frozen_model import load_for
 from grasp_deploy.compression.own_text import with_own_text
 from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.ranks import by_lead
+from grasp_deploy.compression.resume import START_OVER
+from grasp_deploy.compression.split_text import places_of_sources
 from grasp_deploy.compression.stages import MORE_TEXT, Stages
-from grasp_deploy.data import Blocks, calibration_sources, own_places, places_of, read_calibration
+from grasp_deploy.data import (
+    Blocks,
+    TextSource,
+    calibration_sources,
+    own_places,
+    places_of,
+    read_calibration,
+)
 from grasp_deploy.errors import InputError
 
 TEXT = "recovery-sequences"  # its file
@@ -38,6 +47,7 @@ def text_of(run: PreparedRun, stages: Stages) -> Blocks:
 
     Given text is read from its start, and begins again where it ends. What the model wrote for
     calibration is read first, and the dense model writes more. What is held out is left out.
+    Raises InputError for a text that has changed since the run read it: nobody could tell then.
     """
     config, length = run.config, run.text.token_ids.shape[1]
     sources = calibration_sources(
@@ -46,6 +56,7 @@ def text_of(run: PreparedRun, stages: Stages) -> Blocks:
     count = max(len(sources), math.ceil((config.recover or 0) / length))
     tokenizer = load_tokenizer(run.source.directory)
     text = by_lead(lambda: read_calibration(tokenizer, sources, length, count, repeats=True))
+    _check_unchanged(run.text, text, sources)
     check_tokens(text.token_ids, run.base.config)
     known = run.text.token_ids[own_places(run.text.parts)]
     told = replace(run, text=text)
@@ -62,3 +73,17 @@ def text_of(run: PreparedRun, stages: Stages) -> Blocks:
     )
     order = torch.randperm(int(kept.sum()), generator=torch.Generator().manual_seed(config.seed))
     return replace(text, token_ids=rows[kept][order], parts=parts, beginnings=())
+
+
+def _check_unchanged(before: Blocks, now: Blocks, sources: list[TextSource]) -> None:
+    """Raise InputError if a given text does not begin with what was read of it before."""
+    places = zip(sources, places_of_sources(before), places_of_sources(now), strict=True)
+    for source, first, again in places:
+        count = min(len(first), len(again))
+        rows = before.token_ids[first[:count]], now.token_ids[again[:count]]
+        if not source.is_own and not torch.equal(*rows):
+            raise InputError(
+                f"{source.what} has changed since the run read it, and recovery could learn from "
+                "what is held out: put the old text back and give the command again with --resume, "
+                f"or {START_OVER}"
+            )

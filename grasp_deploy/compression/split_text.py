@@ -49,7 +49,7 @@ def split_text(text: Blocks, *, apart: bool) -> SplitText:
     """
     token_ids, parts = text.token_ids, text.parts
     source = torch.full((len(token_ids),), -1)
-    for index, places in enumerate(_places_of_sources(text)):
+    for index, places in enumerate(places_of_sources(text)):
         ordered = places.flip(0) if parts and not apart else places
         source[CalibrationBlocks.split(ordered, apart=apart).heldout] = index
     is_heldout = source >= 0
@@ -73,7 +73,7 @@ def check_recovery(text: Blocks, tokens: int) -> None:
             "recovery is judged on held-out text: give more --calibration-sequences, so that one "
             "of the texts has two"
         )
-    firsts = torch.stack([of_source[0] for of_source in _places_of_sources(text)])
+    firsts = torch.stack([of_source[0] for of_source in places_of_sources(text)])
     if tokens <= len(firsts) * length and torch.isin(firsts, heldout).all():
         reads = counted(len(firsts), "sequence")
         raise InputError(
@@ -114,5 +114,6 @@ class Heldout:
         return {kind: fmean(of_kind) for kind, of_kind in lists.items()}
 
 
-def _places_of_sources(text: Blocks) -> list[Tensor]:
+def places_of_sources(text: Blocks) -> list[Tensor]:
+    """Positions of each source's sequences, `(n,)` int64 each, in the order of its text."""
     return places_of([part.sequences for part in text.parts] or [len(text.token_ids)])

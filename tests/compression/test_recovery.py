@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -206,6 +207,24 @@ def test_a_second_recovery_learns_other_text_of_the_models_own(
     plan = compress(config, tmp_path / "two", Start(checkpoint=tmp_path / "one")).plan
     texts = [healing["text"]["token_ids_sha256"] for healing in plan.provenance["healing"]]
     assert len(texts) == len(set(texts)) == 2
+
+
+@pytest.mark.parametrize("own", ["self=0", "self"])
+def test_a_text_that_has_changed_since_is_not_learnt_from(
+    make_config: MakeConfig, tmp_path: Path, own: str
+) -> None:
+    """Its sequences would be others than those that are held out; but it may go on elsewhere."""
+    config, text = make_config(keep=0.6, recover=64 * 32), tmp_path / "text.txt"
+    whole = Path(config.calibration[0]).read_text()
+    text.write_text(whole)
+    run = prepare(replace(config, calibration=(str(text), own), sequences=8))
+    for start in ("A", "A new line.\n"):
+        text.write_text(start + whole)
+        with pytest.raises(InputError, match=r"text\.txt has changed"):
+            recovery_text.text_of(run, Mock())
+    if own == "self=0":
+        text.write_text(whole + whole)
+        assert len(recovery_text.text_of(run, Mock()).token_ids) > len(run.blocks.train)
 
 
 def test_text_that_recovery_cannot_read(make_config: MakeConfig) -> None:
