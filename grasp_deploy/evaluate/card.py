@@ -6,7 +6,12 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from grasp_deploy.checkpoint.card.model_card import intact_plan, model_name, renew_card
+from grasp_deploy.checkpoint.card.model_card import (
+    intact_plan,
+    lasting_files,
+    model_name,
+    renew_card,
+)
 from grasp_deploy.checkpoint.card.quality_verdict import excess_loss, quality_verdict
 from grasp_deploy.checkpoint.plan import Plan, sources_of
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
@@ -36,8 +41,9 @@ def evaluate_card(
 
     All input is checked before a model loads, and the folder changes at the very end. Raises
     InputError for an incomplete checkpoint, a dense model that is out of reach or does not match,
-    text that cannot be read, and records of other models.
+    text that cannot be read, records of other models, and a folder that was replaced meanwhile.
     """
+    measured = lasting_files(directory)
     plan = intact_plan(directory)
     check_rewritable(directory)
     base = base_of(plan, settings.model, "nothing tells what was lost").directory
@@ -65,7 +71,7 @@ def evaluate_card(
         ],
         "versions": versions(),
     }
-    renew_card(directory, plan, record)
+    renew_card(directory, plan, record, measured)
     return record
 
 

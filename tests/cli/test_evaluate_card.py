@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from grasp_deploy.checkpoint.card.quality_verdict import quality_verdict
+from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
 from grasp_deploy.checkpoint.read.source import file_hashes
 from grasp_deploy.evaluate.models import bench_models
 from grasp_deploy.files.outputs import lock_of, locked
@@ -129,6 +130,20 @@ def test_a_folder_that_somebody_writes_is_not_measured(
     monkeypatch.setattr("grasp_deploy.evaluate.card.load", lambda *_, **__: pytest.fail("loaded"))
     with locked(lock_of(pruned.resolve()), pruned):
         assert_refused(card(pruned, "--data", "other.txt"), "another run is at work on")
+
+
+def test_a_folder_that_is_replaced_while_it_is_measured_gets_no_card(
+    pruned: Path, tiny_folder: Path, other: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def replaced() -> dict[str, str]:
+        assert compress(tiny_folder, "-o", "pruned", "--keep", "0.5", "--overwrite").code == 0
+        return {}
+
+    monkeypatch.setattr("grasp_deploy.evaluate.card.versions", replaced)
+    refused = card(pruned, "--data", "other.txt")
+    assert refused.code == 2 and "pruned holds another" in refused.stderr.splitlines()[-1]
+    assert load_plan(pruned / PLAN_FILE).provenance["config"]["keep"] == 0.5
+    assert not (pruned / "quality.json").exists()
 
 
 def test_a_folder_that_is_not_a_whole_checkpoint(

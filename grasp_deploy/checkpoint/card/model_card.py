@@ -27,7 +27,7 @@ from grasp_deploy.files.outputs import MANIFEST_FILE, changed_files, lock_of, lo
 from grasp_deploy.pruning.units import UnitTable
 from grasp_deploy.stats.wording import listed, percent, plus_minus
 
-QUALITY_FILE, CARD_FILE = "quality.json", "README.md"
+RENEWED = QUALITY_FILE, CARD_FILE = "quality.json", "README.md"
 MARK = "†"
 MARK_MEANS = f"{MARK} The model learnt from this corpus, or a part of it: it does not count."
 ERRORS_ARE = "±: one standard error; of what was lost, paired by sequence and by item."
@@ -256,11 +256,10 @@ def intact_plan(directory: Path) -> Plan:
     pruned checkpoint, or a file is missing or changed.
     """
     check_pruned(directory)
-    stated, renewed = manifest_of(directory), (QUALITY_FILE, CARD_FILE)
-    for name in renewed:
+    for name in RENEWED:
         if (directory / name).is_dir():
             raise InputError(f"{directory / name} is a folder where a file belongs: move it away")
-    kept = {PLAN_FILE: "", **{n: digest for n, digest in stated.items() if n not in renewed}}
+    kept = {PLAN_FILE: "", **lasting_files(directory)}
     if changed := changed_files(directory, kept):
         raise InputError(
             f"{directory / changed[0]} is not the file that {MANIFEST_FILE} states, so this is "
@@ -269,18 +268,31 @@ def intact_plan(directory: Path) -> Plan:
     return load_plan(directory / PLAN_FILE)
 
 
-def renew_card(directory: Path, plan: Plan, quality: Mapping[str, Any]) -> None:
+def lasting_files(directory: Path) -> dict[str, str]:
+    """SHA-256 by name, as the manifest states them, of the files that `renew_card` leaves alone."""
+    return {n: digest for n, digest in manifest_of(directory).items() if n not in RENEWED}
+
+
+def renew_card(
+    directory: Path, plan: Plan, quality: Mapping[str, Any], measured: Mapping[str, str]
+) -> None:
     """Write `quality.json`, a model card with it, and the manifest with both hashes.
 
-    The manifest keeps the hash of every other file. If the process is killed between two writes,
-    `verify` names a file, and the same command repairs it. Raises InputError, with the folder as it
-    was, if the disk refuses or another process writes there.
+    The manifest keeps the hash of every other file: `measured`, the `lasting_files` of before. If
+    the process is killed between two writes, `verify` names a file, and the same command repairs
+    it. Raises InputError, with the folder as it was, if that holds another checkpoint by now, the
+    disk refuses, or another process writes there.
     """
     directory = directory.resolve()
-    stored, stated = read_folder(directory), card_metadata(directory)
-    card = model_card(plan, dense_shape(stored.config), stored.shape, quality, from_base=stated)
-    texts = {QUALITY_FILE: as_json(quality), CARD_FILE: card}
     with readable_disk_errors(directory), locked(lock_of(directory), directory):
+        if lasting_files(directory) != measured:
+            raise InputError(
+                f"{directory} holds another checkpoint than the one that was measured: give the "
+                "command again, to measure this one"
+            )
+        stored, stated = read_folder(directory), card_metadata(directory)
+        card = model_card(plan, dense_shape(stored.config), stored.shape, quality, from_base=stated)
+        texts = {QUALITY_FILE: as_json(quality), CARD_FILE: card}
         hashes = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
         files = dict(sorted((manifest_of(directory) | hashes).items()))
         texts = {MANIFEST_FILE: as_json({"sha256": files}), **texts}

@@ -15,6 +15,7 @@ from grasp_deploy.checkpoint.card.model_card import (
     QUALITY_FILE,
     card_metadata,
     intact_plan,
+    lasting_files,
     metadata_block,
     model_card,
     renew_card,
@@ -163,7 +164,7 @@ def record(excess: float = 0.02) -> dict[str, Any]:
 
 
 def renew(folder: Path, quality: dict[str, Any]) -> None:
-    renew_card(folder, intact_plan(folder), quality)
+    renew_card(folder, intact_plan(folder), quality, lasting_files(folder))
 
 
 def check_files(folder: Path) -> tuple[str, str]:
@@ -200,6 +201,6 @@ def test_a_changed_file_is_found_and_not_blessed(folder: Path) -> None:
     (folder / "generation_config.json").write_text("{}")
     with pytest.raises(InputError, match=r"generation_config.json is not the file that manifest"):
         intact_plan(folder)
-    renew_card(folder, plan, record())
+    renew_card(folder, plan, record(), lasting_files(folder))
     assert manifest_of(folder)["generation_config.json"] == stated
     assert check_files(folder)[0] == "wrong"

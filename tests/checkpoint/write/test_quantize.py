@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoTokenizer
 
-from grasp_deploy.checkpoint.card.model_card import intact_plan, renew_card
+from grasp_deploy.checkpoint.card.model_card import intact_plan, lasting_files, renew_card
 from grasp_deploy.checkpoint.format.shapes import read_config
 from grasp_deploy.checkpoint.limits import tensor_parallel_sizes
 from grasp_deploy.checkpoint.quantised import eight_bit_bytes, four_bit_bytes
@@ -115,7 +115,7 @@ def test_what_stands_beside_the_weights(demo_checkpoint: Path, tmp_path: Path) -
     assert proven.code == 0 and "quantised again, bit for bit" in " ".join(proven.stdout.split())
     links = [check.name for check in verify(folder, plain=demo_checkpoint)]
     assert links[:2] == ["files", "shapes"] and links[-2:] == ["files, quantised", "quantised"]
-    renew_card(folder, intact_plan(folder), record())
+    renew_card(folder, intact_plan(folder), record(), lasting_files(folder))
     assert "were quantised afterwards (int8)" in (folder / "README.md").read_text()
     assert all(check.ok for check in verify(folder, plain=demo_checkpoint))
     held = {path: copied(load_file(path)) for path in folder.glob("*.safetensors")}
