@@ -1,4 +1,4 @@
-"""Regular files: read with a bound, replaced in one move and flushed to the disk."""
+"""Regular files: read, replaced in one move and flushed to the disk."""
 
 import ctypes
 import errno
@@ -121,12 +121,17 @@ def sha256(path: Path) -> str:
 
 
 @contextmanager
-def readable_disk_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError such as of a full disk or a forbidden folder into an InputError."""
+def readable_disk_errors(path: Path, *, within: Path | None = None) -> Iterator[None]:
+    """Turn an OSError such as of a full disk or a forbidden folder into an InputError.
+
+    One that names a file outside of the folder `within`, if that is given, stays what it is.
+    """
     try:
         yield
     except OSError as error:
-        if error.errno not in WRITE_ERRORS:
+        named = Path(error.filename) if isinstance(error.filename, str) else None
+        elsewhere = within and named and within not in named.parents
+        if elsewhere or error.errno not in WRITE_ERRORS:
             raise
         raise InputError(
             f"cannot write {path} ({error.strerror}): make room there, allow it, or name another "

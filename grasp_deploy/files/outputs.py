@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +35,19 @@ def staged_directory(
     refuse_existing(output, overwrite=overwrite)
     check_room(output, size_bytes)
     staging = staged_at(output)
-    with readable_disk_errors(output), locked(lock_of(output), output):
-        staging.mkdir(parents=True)
+    with ExitStack() as held:
+        with readable_disk_errors(output):
+            held.enter_context(locked(lock_of(output), output))
+            staging.mkdir(parents=True)
         try:
-            yield staging
-            for path in staging.iterdir():
-                sync(path)
-            sync(staging)
-            _refuse(output, overwrite)  # again: somebody may have made it meanwhile
-            _replace(staging, output)
+            with readable_disk_errors(output, within=staging):  # long work may fail elsewhere
+                yield staging
+            with readable_disk_errors(output):
+                for path in staging.iterdir():
+                    sync(path)
+                sync(staging)
+                _refuse(output, overwrite)  # again: somebody may have made it meanwhile
+                _replace(staging, output)
             logger.info("wrote %s", output)
         except BaseException:
             shutil.rmtree(staging, ignore_errors=True)

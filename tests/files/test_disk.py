@@ -1,5 +1,6 @@
 """Reading, replacing and naming files: whole or not at all, and one line where it cannot be."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -112,6 +113,20 @@ def test_all_is_flushed_before_a_folder_is_renamed(
     with staged_directory(tmp_path / "out") as staging:
         (staging / "weights").write_bytes(b"1")
     assert flushed == ["weights", ".out.incomplete", tmp_path.name]
+
+
+@pytest.mark.parametrize(("name", "is_ours"), [("weights", True), (None, True), ("other", False)])
+def test_an_output_is_blamed_for_its_own_files_alone(
+    tmp_path: Path, name: str | None, is_ours: bool
+) -> None:
+    """Hours of work read weights and write caches too; an error of a write names no file."""
+    with (
+        pytest.raises(InputError if is_ours else FileNotFoundError, match="No such file"),
+        staged_directory(tmp_path / "out") as staging,
+    ):
+        folder = tmp_path if name == "other" else staging
+        raise FileNotFoundError(errno.ENOENT, "No such file", name and str(folder / name))
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
