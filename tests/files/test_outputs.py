@@ -15,9 +15,11 @@ from grasp_deploy.files.disk import exchange
 from grasp_deploy.files.json_files import write_json
 from grasp_deploy.files.outputs import (
     MANIFEST_FILE,
+    PLAN_FILE,
     lock_of,
     locked,
     refuse_existing,
+    refuse_inside_checkpoint,
     staged_directory,
 )
 
@@ -99,6 +101,18 @@ def test_an_exchange_needs_both(tmp_path: Path) -> None:
     assert (text_of(tmp_path / "a"), text_of(tmp_path / "b")) == ("b", "a")
     assert not exchange(tmp_path / "a", tmp_path / "c")
     assert text_of(tmp_path / "a") == "b"
+
+
+def test_what_lies_in_a_checkpoint(tmp_path: Path) -> None:
+    """However it is written: the way there may lead out again, or in by a link."""
+    checkpoint, link = tmp_path / "smaller", tmp_path / "link"
+    checkpoint.mkdir()
+    link.symlink_to(checkpoint)
+    write_json(checkpoint / MANIFEST_FILE, {"sha256": {PLAN_FILE: ""}})
+    for inside in (checkpoint / "a", checkpoint / "a" / "b", link / "a", link / ".." / "smaller/a"):
+        with pytest.raises(InputError, match="lies in the checkpoint"):
+            refuse_inside_checkpoint(inside)
+    refuse_inside_checkpoint(checkpoint / ".." / "again")
 
 
 @pytest.mark.parametrize("another", [False, True])
