@@ -66,7 +66,7 @@ class Fit:
             model, revision = "smaller", []
         if offer.bits is not None:
             scheme = BITS[offer.bits]
-            output = f"{Path(model).name}-{scheme}"
+            output = f"{Path(model).absolute().name}-{scheme}"  # of `.` too
             commands.append(["quantize", model, *revision, "--scheme", scheme, "--output", output])
             model, revision = output, []
         options["gpu_memory_utilization"] = self.room.utilization

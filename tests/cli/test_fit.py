@@ -52,15 +52,17 @@ def test_a_dry_run_needs_no_weights_and_says_by_its_code_if_anything_fits(
     assert sorted(path.name for path in config.parent.iterdir()) == ["model.json", "text.txt"]
 
 
-def test_the_commands_name_a_folder(config: Path) -> None:
+def test_the_commands_name_a_folder(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That of a config.json; any other file stands for a model that lies elsewhere."""
+    monkeypatch.chdir(config.parent)
     inside = shutil.copy(config, config.parent / "config.json")
     folder = config.parent
-    for given, named in ((config, "MODEL"), (inside, str(folder)), (folder, str(folder))):
+    places = {config: "MODEL", inside: str(folder), folder: str(folder)}
+    for given, named in {**places, Path(): ".", Path("config.json"): "."}.items():
         offers = document("fit", given, *SMALL, "--dry-run", "--json")["offers"]
         commands = [offer["command"] for offer in offers]
         assert commands[0].startswith(f"grasp-deploy serve {named} -- --max-model-len 64")
-        name = Path(named).name
+        name = Path(named).absolute().name
         quantised = f"grasp-deploy quantize {named} --scheme w4a16 --output {name}-w4a16 && "
         assert any(command.startswith(quantised) for command in commands)
         pruned = f"grasp-deploy compress {named} --keep 0."
