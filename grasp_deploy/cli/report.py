@@ -66,6 +66,8 @@ def write_report(sections: Sequence[Section], html: Path | None, png: Path | Non
             check_ours(path, "--png")
         if html:
             check_ours(html, "--html")
+            if any(path.resolve().is_relative_to(html.resolve()) for path in drawn):
+                raise InputError(f"--html {html} is where --png writes: name another file")
             drawn[html] = page(sections).encode()
         write_files(drawn)
     return list(drawn)

@@ -82,6 +82,13 @@ def test_only_figures_of_ours_are_replaced(folder: Path) -> None:
     assert tree(folder) == before, "and what has another name stays"
 
 
+@pytest.mark.parametrize("page", ["out/figures", "out", "out/figures/kv-kv-capacity.png"])
+def test_a_page_in_the_place_of_figures_writes_neither(folder: Path, page: str) -> None:
+    before = tree(folder)
+    assert_refused(report("kv.json", "--png", "out/figures", "--html", page), f"--html {page}")
+    assert tree(folder) == before
+
+
 def test_without_matplotlib_tables_work_and_figures_say_what_to_install(folder: Path) -> None:
     assert "KV cache" in run_process("-c", HIDDEN, "report", "kv.json").stdout
     refused = run_process("-c", HIDDEN, "report", "kv.json", "--png", "figures")
