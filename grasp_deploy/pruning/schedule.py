@@ -34,15 +34,13 @@ class CalibrationBlocks:
         return torch.arange(len(self.train), len(self.rows))
 
     @classmethod
-    def split(
-        cls, sequences: Tensor, heldout_share: float = 1 / 16, *, apart: bool = False
-    ) -> Self:
-        """Hold out a share of `(n, T)` sequences; at least one of two or more.
+    def split(cls, sequences: Tensor, *, apart: bool = False) -> Self:
+        """Hold out a sixteenth of `(n, T)` sequences; at least one of two or more.
 
         They are spread evenly, among sequences of the same documents; or with `apart` all at the
         end, where they tell what other documents lose.
         """
-        count = max(1, round(len(sequences) * heldout_share)) if len(sequences) > 1 else 0
+        count = max(1, round(len(sequences) / 16)) if len(sequences) > 1 else 0
         places = torch.linspace(0, len(sequences) - 1, count).round().long()
         if apart:
             places = torch.arange(len(sequences) - count, len(sequences))

@@ -24,7 +24,7 @@ from grasp_deploy.pruning.training import (
 )
 from tests.pruning.tiny_units import BUDGET, UNITS, frozen, token_ids
 
-BLOCKS = CalibrationBlocks.split(token_ids(16, 16), 1 / 4)
+BLOCKS = CalibrationBlocks(*token_ids(16, 16).split([12, 4]))
 SCHEDULE = Schedule(BLOCKS, epochs=2, batch_size=3, learning_rate=0.05, seed=0, cosine=False)
 LAST = replace(SCHEDULE, blocks=replace(BLOCKS, heldout=BLOCKS.heldout[:0]))
 STEPS = 8  # 2 epochs of 12 blocks, three at a time
