@@ -12,7 +12,7 @@ from grasp_deploy.compression.frozen_model import (
     refuse_infinite_weights,
     with_room,
 )
-from grasp_deploy.compression.mask import final_mask, fold_scales, learn_scales, refit
+from grasp_deploy.compression.mask import SOLVED, final_mask, fold_scales, learn_scales, refit
 from grasp_deploy.compression.objective import Objective
 from grasp_deploy.compression.own_text import with_own_text
 from grasp_deploy.compression.prepare import PreparedRun, prepare
@@ -28,12 +28,13 @@ from grasp_deploy.compression.result import (
 from grasp_deploy.compression.resume import METRICS_FILE, Workspace
 from grasp_deploy.compression.run_options import FROM_DENSE, RunOptions, Start
 from grasp_deploy.compression.scores import initial_scores, learn_gates
+from grasp_deploy.compression.stage_memory import output_values
 from grasp_deploy.compression.stages import Stages
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import Blocks
 from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.outputs import refuse_existing
+from grasp_deploy.files.outputs import check_room, refuse_existing
 from grasp_deploy.files.progress import OnProgress
 
 Learnt = tuple[Plan, dict[str, Path], Blocks]  # the file of each fitted tensor; the text
@@ -60,7 +61,8 @@ def compress(
     with Workspace.open(options, run) as workspace:
         plan = by_lead(lambda: finished_plan(options.output, run)) if options.resume else None
         if plan is None:  # else the run was killed after the output was complete
-            with options.place(run.predicted.weight_bytes) as folder:
+            by_lead(lambda: check_disk(run, workspace, options.output))
+            with options.place() as folder:
                 if config.recover is not None:
                     by_lead(lambda: check_state_room(run, workspace))
                 make = learn_plan if run.start.checkpoint is None else plan_of_checkpoint
@@ -86,6 +88,21 @@ def compress(
                         on_progress=options.counted("export"),
                     )
     return Compressed.of(options.output, plan, run)
+
+
+def check_disk(run: PreparedRun, workspace: Workspace, output: Path) -> None:
+    """Raise InputError if the disk lacks room for the checkpoint and the columns saved before it.
+
+    Refitted columns lie there in the model's dtype: of the rounds, of the last refit, and of its
+    layers as they are solved. With scales they are in float32.
+    """
+    needed_bytes = run.predicted.weight_bytes
+    if run.config.compensation and run.start.checkpoint is None:
+        copies = 2 + run.config.learns
+        needed_bytes += output_values(run.predicted) * (copies * run.dtype.itemsize + 4)
+    saved = map(workspace.path, ("start", SOLVED, "compensation", "fitted"))
+    needed_bytes -= sum(path.stat().st_size for path in saved if path.exists())
+    check_room(output, needed_bytes, "the run")
 
 
 def plan_of_checkpoint(

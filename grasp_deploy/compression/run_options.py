@@ -44,11 +44,11 @@ class RunOptions:
         """A function that reports a stage's progress, given the steps done and their total."""
         return lambda done, total: self.on_progress({"stage": stage, "step": done, "steps": total})
 
-    def place(self, size_bytes: int) -> AbstractContextManager[Path]:
+    def place(self) -> AbstractContextManager[Path]:
         """A folder to write the checkpoint into, on the rank that writes it."""
         if not is_lead():
             return nullcontext(self.output)
-        return staged_directory(self.output, overwrite=self.overwrite, size_bytes=size_bytes)
+        return staged_directory(self.output, overwrite=self.overwrite)
 
 
 @dataclass(frozen=True)

@@ -70,8 +70,8 @@ class Way:
         several processes has all rows.
         """
         refits, width, n = self.config.compensation, self.dtype.itemsize, self.processes
-        dense = _output_values(self.shape) * width * refits  # for a refit to begin from
-        saved = _output_values(self.pruned) * (width + (4 if n == 1 else 8)) * refits
+        dense = output_values(self.shape) * width * refits  # for a refit to begin from
+        saved = output_values(self.pruned) * (width + (4 if n == 1 else 8)) * refits
         if self.offload or not self.on_gpu:
             saved += n * self._weight_bytes
         if self.config.recover is not None:  # the best weights so far stay there
@@ -85,7 +85,7 @@ class Way:
             dense += best
         in_stage = n * self.device_bytes
         if self.on_gpu:  # the dense model's hidden states are read while the columns wait
-            in_stage = self._state_bytes + _output_values(self.pruned) * width * refits
+            in_stage = self._state_bytes + output_values(self.pruned) * width * refits
             in_stage += n * self._weight_bytes * self.offload
         return n * PROCESS_BYTES + dense + max(saved, in_stage)
 
@@ -240,7 +240,7 @@ class Way:
         }
 
 
-def _output_values(shape: ModelShape) -> int:
+def output_values(shape: ModelShape) -> int:
     """Weights of all output projections, which alone are refitted."""
     inputs = (x.intermediate_size + x.num_attention_heads * shape.head_dim for x in shape.layers)
     return sum(inputs) * shape.hidden_size

@@ -11,11 +11,15 @@ import torch
 from torch import Tensor
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
+from grasp_deploy.checkpoint.write.export import write_checkpoint
+from grasp_deploy.compression import compress as compress_module
 from grasp_deploy.compression.frozen_model import FrozenModel, explained_failures
 from grasp_deploy.compression.resume import Workspace
+from grasp_deploy.compression.run_options import RunOptions
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.tensors import read_tensors, write_tensors
 from grasp_deploy.pruning.objective import LossError
+from tests.compression.conftest import MakeConfig
 from tests.pruning.tiny_units import UNITS, frozen, token_ids
 
 Damage = Callable[[dict[str, Tensor], dict[str, Any]], object]
@@ -104,3 +108,28 @@ def test_a_refit_starts_from_the_dense_weights_whatever_was_refitted_before() ->
         assert all(torch.equal(x.weight, dense[n]) for n, x in model.outputs.linears.items())
     back = model.outputs.extract(mask)
     assert all(torch.equal(back[name], columns) for name, columns in first.items())
+
+
+def test_a_run_asks_for_the_disk_that_it_takes(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of columns it counts those kept at the end, and of the files no headers."""
+    asked: list[int] = []
+    monkeypatch.setattr(compress_module, "check_room", lambda _, needed, __: asked.append(needed))
+    monkeypatch.setattr("grasp_deploy.compression.stages.SAVE_EVERY_SECONDS", 0.0)
+
+    def write_and_count(*arguments: Any, **options: Any) -> None:
+        write_checkpoint(*arguments, **options)
+        sizes = {path: path.stat().st_size for path in tmp_path.glob("*/*.safetensors")}
+        vectors = ("gates", "scales", "text")
+        asked.append(sum(size for path, size in sizes.items() if path.stem not in vectors))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compress_module, "write_checkpoint", write_and_count)
+    for resume in (False, True):
+        with pytest.raises(KeyboardInterrupt):
+            options = RunOptions(tmp_path / "out", resume=resume)
+            compress_module.compress(make_config(keep=0.6), options)
+    needed, taken, needed_again, taken_again = asked
+    assert needed == pytest.approx(taken, rel=0.2) and taken == taken_again
+    assert needed_again < 0.6 * needed, "the columns are there already"
