@@ -73,8 +73,8 @@ def heal_command(
     local = [text.what for text in calibration_sources(config.calibration) if text.is_local]
     if "calibration" not in given and local:  # a stranger's plan may name any file
         raise InputError(
-            f"{directory} was calibrated on {', '.join(local)}, files that only you can vouch for: "
-            "name them, or other text, with --calibration"
+            f"{directory} was calibrated on {', '.join(local)}, which only you can vouch for: it "
+            "may read files of this machine; name it, or other text, with --calibration"
         )
     start = Start(checkpoint=directory)
     with joined_ranks(config, output=output, resume=resume, overwrite=overwrite):

@@ -55,10 +55,16 @@ class TextSource:
 
     @property
     def is_local(self) -> bool:
-        """True if files of this machine are read; `hf:` reads a folder of the name, if any."""
+        """True if files of this machine may be read.
+
+        `hf:` reads a folder of the name, if any. By a name without an owner, such as `text`,
+        `datasets` reads the working folder.
+        """
         read = self.prompts if self.is_own else self
-        corpus = find_corpus(read.what) if read else None
-        return read is not None and (corpus is None or Path(corpus.path).exists())
+        if read is None or read.what == "ptb":  # which has addresses of its own
+            return False
+        corpus = find_corpus(read.what)
+        return corpus is None or corpus.path.count("/") != 1 or Path(corpus.path).exists()
 
     def as_dict(self) -> dict[str, str | None]:
         """Provenance for records."""

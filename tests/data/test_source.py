@@ -124,11 +124,13 @@ def test_the_same_text_under_other_names(folder: Path) -> None:
 
 
 def test_what_reads_files_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`datasets` takes the name of a folder for that folder."""
+    """`datasets` takes the name of a folder for that folder, and `text` for all files of here."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "owner/name").mkdir(parents=True)
-    local = ("mine.txt", f"hf:{tmp_path}", "hf:owner/name", "self:mine.txt", f"self:hf:{tmp_path}")
-    assert all(TextSource(what).is_local for what in (*local, "self:self:mine.txt"))
-    assert not any(
-        TextSource(what).is_local for what in ("c4", "self", "self:c4", "hf:owner/other")
-    )
+    (tmp_path / "text").mkdir()
+    local = ("mine.txt", "self:self:mine.txt", "hf:owner/name", "hf:text", "hf:json:en")
+    for what in (*local, f"hf:{tmp_path}"):
+        assert TextSource(what).is_local and TextSource(f"self:{what}").is_local, what
+    for what in ("self", "c4", "ptb", "wikitext2", "hf:owner/other", "hf:owner/other:text"):
+        assert not TextSource(what).is_local, what
+    assert not TextSource("self:c4").is_local and not TextSource("self:ptb").is_local
