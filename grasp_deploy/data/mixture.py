@@ -129,11 +129,11 @@ def beginnings(
     A tokenizer with a chat template writes prompts by it: those of the file or data set, or a list
     of our own. Beside ours as many texts begin with a token drawn from the vocabulary, so that the
     model writes what is no chat too. Any other tokenizer begins with each prompt as it is, or with
-    the first token of every text. Prompts of a file that fill more than half of a sequence are left
-    out: the model is to write.
+    the first token of every text. Prompts that fill more than half of a sequence are left out, and
+    the log counts them: the model is to write.
 
-    Raises InputError as `read_documents` does, for prompts that are all too long, and for a
-    tokenizer that knows no first token.
+    Raises InputError as `read_documents` does, for a file's prompts that are all too long, and for
+    a tokenizer that knows no first token.
     """
     asks = tokenizer.chat_template is not None
     prompts = _prompts_of(source.prompts) if source.prompts else []
@@ -145,16 +145,19 @@ def beginnings(
             for number, ask in enumerate(prompts)
         ]
     written = [tokens(tokenizer, prompt, add_special_tokens=not asks) for prompt in prompts]
-    if source.prompts and sequence_length is not None:
+    if sequence_length is not None:
         written = [ids for ids in written if 2 * len(ids) <= sequence_length]
-        if not written:
+        if long := len(prompts) - len(written):
+            told = f"{long:,} of {len(prompts):,} prompts fill more than half of a sequence"
+            logger.info(f"text: {told} of {sequence_length} tokens, and are left out")
+        if source.prompts and not written:
             raise InputError(
                 f"each prompt of {source.prompts.what} fills more than half of a sequence of "
                 f"{sequence_length} tokens, and leaves the model too little to write: give shorter "
                 "prompts or a longer --sequence-length"
             )
     if asks and not source.prompts:
-        written += _drawn_tokens(tokenizer, len(written))
+        written += _drawn_tokens(tokenizer, len(prompts))
     return [ids for ids in written if ids] or [[_first_token(tokenizer)]]
 
 

@@ -120,7 +120,8 @@ def test_a_killed_run_goes_on_with_the_same_text(
     assert again.inputs == run.inputs, "what identifies the run does not wait for its own text"
 
 
-def test_what_texts_begin_with(tmp_path: Path) -> None:
+def test_what_texts_begin_with(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     tokenizer = tiny_tokenizer()
     assert beginnings(tokenizer, TextSource("self")) == [[ENDS]]
     (tmp_path / "prompts.jsonl").write_text('{"text": "Hi"}\n{"text": "Why?"}\n')
@@ -131,6 +132,7 @@ def test_what_texts_begin_with(tmp_path: Path) -> None:
     plain.write_text("Hi\n\nWhy?\n" + "word " * 40)
     lines = calibration_sources([f"self:{plain}"], column="body")[0]
     assert [tokenizer.decode(ids) for ids in beginnings(tokenizer, lines, 16)] == ["Hi", "Why?"]
+    assert "1 of 3 prompts" in caplog.text
     with pytest.raises(InputError, match="more than half of a sequence of 2 tokens"):
         beginnings(tokenizer, lines, 2)
     tokenizer.chat_template = (
@@ -143,6 +145,9 @@ def test_what_texts_begin_with(tmp_path: Path) -> None:
     chats = ["<assistant>" in str(tokenizer.decode(ids)) for ids in ours]
     half = len(ours) // 2
     assert half > 50 and chats == [True] * half + [False] * half, "prompts, and tokens drawn"
+    tokenizer.chat_template = f"{'Be kind. ' * 30}{tokenizer.chat_template}"
+    assert beginnings(tokenizer, TextSource("self"), 512) == ours[half:], "no prompt has room"
+    assert f"{half} of {half} prompts" in caplog.text
     tokenizer.chat_template = tokenizer.eos_token = None
     with pytest.raises(InputError, match=r"begins with: give text alone .* self=0"):
         beginnings(tokenizer, TextSource("self"))
