@@ -90,7 +90,6 @@ def remote_documents(
     its start.
     """
     from datasets import Dataset, disable_progress_bars, load_dataset
-    from datasets.exceptions import DatasetsError
 
     disable_progress_bars()
     load = partial(load_dataset, corpus.path, corpus.config, data_files=corpus.data_files)
@@ -108,7 +107,7 @@ def remote_documents(
                 raise ValueError("there are no such rows")
         else:
             rows = load(split=split)
-    except (OSError, ValueError, RuntimeError, DatasetsError) as error:
+    except Exception as error:  # whatever datasets, its file systems and the network raise
         reason = first_line(error.__cause__ or error)
         raise InputError(
             f"{source} with split {split!r} cannot be loaded: {reason}; check its "

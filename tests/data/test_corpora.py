@@ -8,9 +8,11 @@ import gzip
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import datasets
 import pytest
+from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
 from grasp_deploy.data import TextSource
 from grasp_deploy.data.blocks import read_documents
@@ -74,6 +76,15 @@ def test_splits_and_columns_that_a_corpus_lacks(lines: Corpus, stream: Corpus) -
     }.items():
         with pytest.raises(InputError, match=rf"c4 with split .* cannot be loaded: .*{told}.*;"):
             remote_documents(stream, "c4", split, None)
+
+
+@pytest.mark.parametrize("broken", [HTTPError, EOFError, ImportError])
+def test_a_connection_that_breaks_or_cannot_be(
+    lines: Corpus, monkeypatch: pytest.MonkeyPatch, broken: type[Exception]
+) -> None:
+    monkeypatch.setattr(datasets, "load_dataset", Mock(side_effect=broken("gone")))
+    with pytest.raises(InputError, match="hf:x"):
+        remote_documents(lines, "hf:x", "train", None)
 
 
 @pytest.mark.parametrize(
