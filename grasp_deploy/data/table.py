@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from datetime import date
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,6 @@ SPLIT = re.compile(r"(?P<name>[^\[\]]*)(\[(?P<start>-?\d{1,18}%?)?:(?P<stop>-?\d
 CHAT_COLUMNS = ("messages", "conversations", "conversation")  # whose strings are turns
 TEXT_COLUMNS = ("text", "content", *CHAT_COLUMNS, "turns")  # the first of them is read
 SPEAKERS = {"human": "user", "gpt": "assistant"}  # ShareGPT's names, as chat templates know them
-# Put before a template: one that prints the date prints the same on every day.
-DATE = "{% macro strftime_now(format) %}26 Jul 2024{% endmacro %}"
 COLUMN_OPTION = "--calibration-column (to evaluate: --column)"
 
 
@@ -111,10 +110,12 @@ def write_chat(
     if "tool_calls" not in str(tokenizer.chat_template):  # such a template cannot take null
         messages = [{**message, "content": message["content"] or ""} for message in messages]
     try:
-        template = DATE + tokenizer.get_chat_template()
         return str(
             tokenizer.apply_chat_template(
-                messages, chat_template=template, add_generation_prompt=asks, tokenize=False
+                messages,
+                add_generation_prompt=asks,
+                tokenize=False,
+                strftime_now=date(2024, 7, 26).strftime,  # a text is the same on every day
             )
         )
     except Exception as error:  # whatever a template raises

@@ -156,11 +156,12 @@ def test_what_is_no_conversation(tmp_path: Path, row: Any, words: str) -> None:
 def test_a_template_that_prints_the_date_writes_the_same_on_every_day() -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = (  # as Llama 3 has it
-        "{% if strftime_now is defined %}{% set date = strftime_now('%d %b %Y') %}{% endif %}"
-        "{{ date }}{% for m in messages %}<{{ m.content }}>{% endfor %}"
+        "\n{% if strftime_now is defined %}{% set date = strftime_now('%d %b %Y') %}{% endif %}"
+        "{{ date }} {{ strftime_now('%Y-%m-%d') }}"
+        "{% for m in messages %}<{{ m.content }}>{% endfor %}"
     )
     conversation: list[Any] = [{"role": "user", "content": "hello"}]
-    assert write_chat(tokenizer, conversation, "") == "26 Jul 2024<hello>"
+    assert write_chat(tokenizer, conversation, "") == "\n26 Jul 2024 2024-07-26<hello>"
 
 
 @pytest.mark.parametrize(
