@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grasp_deploy.data.table import COLUMN_OPTION, Columns, Rows, parse_split, slice_bound, texts_of
+from grasp_deploy.data.table import COLUMN_OPTION, Columns, Rows, parse_split, texts_of
 from grasp_deploy.errors import InputError, first_line
 from grasp_deploy.files.disk import kind_of, read_text
 
@@ -152,8 +152,7 @@ def local_documents(
     if path.suffix.lower() in (".tsv", ".gz"):  # else its syntax, or nothing, would be learnt
         raise InputError(f"{path} must be unpacked or written in another format: give {FORMATS}")
     if has_columns(path):
-        column, texts = texts_of(_columns(path), column, path, tokenizer)
-        return column, texts[slice_bound(start, len(texts)) : slice_bound(stop, len(texts))]
+        return texts_of(_columns(path), column, path, tokenizer, (start, stop))
     if column or start or stop:
         raise InputError(
             f"{path} is plain text: it is one document, has no columns and is read whole; leave "

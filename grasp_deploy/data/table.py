@@ -46,9 +46,11 @@ def texts_of(
     column: str | None,
     source: object,
     tokenizer: PreTrainedTokenizerBase | None = None,
+    bounds: tuple[str, str] = ("", ""),
 ) -> Rows:
     """The name and the texts of `column`, or, if it is None, of the column that holds text.
 
+    Rows outside of the `bounds`, as `parse_split` gives them, are not looked at.
     With a tokenizer, lists of messages are written by its chat template, special tokens included.
     Messages are `{"role", "content"}`, ShareGPT's `{"from", "value"}` or, in CHAT_COLUMNS, strings.
     Other lists of strings are joined. Without a tokenizer a list's first string, or what its user
@@ -67,7 +69,9 @@ def texts_of(
         )
     texts: list[str | None] = []
     is_chat = column in CHAT_COLUMNS and tokenizer is not None and tokenizer.chat_template
-    for row, value in enumerate(columns[column]):
+    count = len(columns[column])
+    rows = slice(*(slice_bound(bound, count) for bound in bounds))
+    for row, value in zip(range(count)[rows], columns[column][rows], strict=True):
         where = f"row {row} (counted from 0) of column {column!r} of {source}"
         if isinstance(value, list):
             if tokenizer is None:

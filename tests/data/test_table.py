@@ -145,9 +145,10 @@ def test_calls_of_tools_and_parts_are_written_and_rows_of_nothing_skipped(
 )
 def test_what_is_no_conversation(tmp_path: Path, row: Any, words: str) -> None:
     source = write(tmp_path / "a.jsonl", [*CHATS, row])
+    assert read_documents(TextSource(source, "[:-1]"), TOKENIZER) == WRITTEN
     where = r"^row 2 \(counted from 0\) of column 'messages' of .*"
     with pytest.raises(InputError, match=where + words):
-        read_documents(TextSource(source), TOKENIZER)
+        read_documents(TextSource(source, "[1:]"), TOKENIZER)
     words = r"^row 0 .* no chat template .*; give plain text, or"
     with pytest.raises(InputError, match=words):
         read_documents(TextSource(source), tiny_tokenizer())
