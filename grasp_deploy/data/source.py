@@ -175,7 +175,7 @@ def _what_and_split(text: str, default: str | None, evaluates: bool) -> tuple[st
     split: str | None = chosen
     if not at or _is_path(text):
         what, split = text, default or None
-    corpus = find_corpus(what)
+    corpus = find_corpus(what.removeprefix(f"{OWN}:"))
     if corpus and (split is None or split.startswith("[")):
         split = (corpus.evaluation_split if evaluates else "train") + (split or "")
     return what, split

@@ -30,6 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("hf:org/name:en@test", TextSource("hf:org/name:en", "test")),
         ("self=2", TextSource("self", weight=2.0)),
         ("self:asks.txt@[:5]", TextSource("self:asks.txt", "[:5]")),
+        ("self:c4@[:5]", TextSource("self:c4", "train[:5]")),
         ("a=b.txt", TextSource("a=b.txt")),
         ("c@d.txt", TextSource("c@d.txt")),
         ("e=2", TextSource("e=2")),  # a path that exists as written is taken whole
