@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from grasp_deploy.config.compress_options import COST_OF_BUDGET, METHODS, SIZES, CompressOptions
 from grasp_deploy.config.option import assigned, flag
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.disk import kind_of
 from grasp_deploy.files.sizes import parse_bytes
 
 BUDGETS = (*SIZES, "max_loss")
@@ -135,8 +136,13 @@ def writes_own(texts: Sequence[str]) -> bool:
 
 
 def own_texts(texts: Sequence[str]) -> list[str]:
-    """Those that name text of the model's own, whatever they weigh."""
-    return [text for text in texts if re.split("[:@=]", str(text))[0] == "self"]
+    """Those that name text of the model's own, whatever they weigh; no file such as `self@home`."""
+    return [
+        text
+        for text in map(str, texts)
+        if text.partition(":")[0] == "self"
+        or (re.split("[@=]", text)[0] == "self" and not kind_of(text))
+    ]
 
 
 def _has_weight(text: str) -> bool:

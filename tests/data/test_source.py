@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import TextSource, calibration_sources, evaluation_source
 from grasp_deploy.data.source import display_name
 from grasp_deploy.errors import InputError
@@ -61,6 +62,13 @@ def test_a_text_to_calibrate_on(text: str, expected: TextSource) -> None:
 def test_texts_that_cannot_be(texts: list[str], words: str) -> None:
     with pytest.raises(InputError, match=words):
         calibration_sources(texts)
+
+
+@pytest.mark.parametrize("name", ["self@home.txt", "self=mine.txt", "self=0"])
+def test_a_file_that_is_named_as_own_text_is_a_text(name: str) -> None:
+    Path(name).write_text("text")
+    config = CompressConfig("model", keep=0.5, calibration=(name,))
+    assert [s.is_own for s in calibration_sources(config.calibration)] == [False, True]
 
 
 def test_split_and_column_are_for_texts_that_name_none() -> None:
