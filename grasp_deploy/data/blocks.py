@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,15 +64,31 @@ class Blocks:
 
     def packed(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and plain values, from which `unpacked` makes the same sequences again."""
-        record = asdict(self)
-        return {"token_ids": record.pop("token_ids")}, record
+        record = asdict(replace(self, beginnings=()))
+        tensors = {
+            "token_ids": record.pop("token_ids"),
+            "beginnings": torch.tensor([*chain(*self.beginnings)], dtype=torch.int64),
+            "lengths": torch.tensor([len(ids) for ids in self.beginnings], dtype=torch.int64),
+        }
+        return tensors, record
 
     @classmethod
     def unpacked(cls, tensors: dict[str, Tensor], record: dict[str, Any]) -> Blocks:
-        """The sequences that an unfinished run has packed."""
+        """The sequences that an unfinished run has packed; InputError for one of another state."""
         logger.info("text: the one that the run began with")
-        source, parts = TextSource(**record["source"]), [Part(**part) for part in record["parts"]]
-        return cls(tensors["token_ids"], **{**record, "source": source, "parts": tuple(parts)})
+        try:
+            begun = tensors["beginnings"].split(tensors["lengths"].tolist())
+            made = {
+                "source": TextSource(**record["source"]),
+                "parts": tuple(Part(**part) for part in record["parts"]),
+                "beginnings": [ids.tolist() for ids in begun if len(ids)],
+            }
+            return cls(tensors["token_ids"], **{**record, **made})
+        except (KeyError, TypeError) as error:
+            raise InputError(
+                "the unfinished run is of another state of this package: start over with "
+                "--overwrite"
+            ) from error
 
 
 def read_blocks(

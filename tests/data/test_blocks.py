@@ -1,6 +1,7 @@
 """Sequences: joined by a blank line, no special tokens, no overlap, the rest dropped."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from grasp_deploy.data import Blocks, TextSource, read_blocks
+from grasp_deploy.data import Blocks, Part, TextSource, read_blocks
 from grasp_deploy.data.tokenizing import tokens
 from grasp_deploy.errors import InputError
 from tests.tiny import tiny_tokenizer
@@ -49,6 +50,21 @@ def test_too_little_text(tmp_path: Path) -> None:
     for length, sequences in ((8, MOST + 1), (512, 1), (1, 1), (8, 0), (8, -1)):
         with pytest.raises(InputError, match="--sequence-length"):
             token_blocks(tiny_tokenizer(), tmp_path, TEXTS, length, sequences)
+
+
+@pytest.mark.parametrize("beginnings", [[], [[1, 2], [3]], [[7] * 50] * 20_000])
+def test_sequences_that_are_packed_and_unpacked(beginnings: list[list[int]]) -> None:
+    """The record is a header, of which no reader takes a long one."""
+    parts = (Part("self", 1.0, None, 2, 0), Part("a", 0.5, "train", 1, 3))
+    blocks = Blocks(torch.arange(12).view(3, 4), TextSource("a"), 3, parts, beginnings)
+    tensors, record = blocks.packed()
+    text = json.dumps(record)
+    assert len(text) < 1000
+    again = Blocks.unpacked(tensors, json.loads(text))
+    assert torch.equal(again.token_ids, blocks.token_ids)
+    assert replace(again, token_ids=blocks.token_ids) == blocks
+    with pytest.raises(InputError, match="--overwrite"):
+        Blocks.unpacked(tensors, {**record, "other": 1})
 
 
 def test_provenance_tells_texts_apart() -> None:
