@@ -70,7 +70,7 @@ def random_job(options: argparse.Namespace, **changes: Any) -> PreparedRun:
         device=device,
         dtype=wanted_dtype(shape.dtype, device, config.dtype),
         budget=budget_for(config, shape, device),
-        text=Blocks(tokens, TextSource("random tokens"), options.sequences),
+        text=Blocks(tokens, TextSource("random tokens")),
         weight_hashes={},
         text_hash="",
     )

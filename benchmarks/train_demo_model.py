@@ -172,7 +172,7 @@ def heldout_blocks(tokenizer: PreTrainedTokenizerBase, heldout: list[str]) -> Bl
     """Held-out documents, joined by blank lines, in sequences without overlap."""
     ids = torch.tensor(tokenizer(SEPARATOR.join(heldout), verbose=False)["input_ids"])
     whole = len(ids) // SEQUENCE_TOKENS * SEQUENCE_TOKENS
-    return Blocks(ids[:whole].view(-1, SEQUENCE_TOKENS), TextSource("held-out"), len(heldout))
+    return Blocks(ids[:whole].view(-1, SEQUENCE_TOKENS), TextSource("held-out"))
 
 
 def write_card(folder: Path, model: LlamaForCausalLM, result: Result) -> None:

@@ -32,7 +32,6 @@ class Part:
     weight: float
     split: str | None
     sequences: int
-    documents: int  # 0 for what the model writes itself
 
     @property
     def is_own(self) -> bool:
@@ -46,7 +45,6 @@ class Blocks:
 
     token_ids: Tensor
     source: TextSource
-    documents: int
     parts: tuple[Part, ...] = ()  # of several sources; none for a single source
     beginnings: Sequence[list[int]] = ()  # token ids that the model's own texts begin with, if any
 
@@ -55,7 +53,6 @@ class Blocks:
         sequences, sequence_length = self.token_ids.shape
         return {
             **self.source.as_dict(),
-            "documents": self.documents,
             "sequence_length": sequence_length,
             "sequences": sequences,
             "token_ids_sha256": hashlib.sha256(self.token_ids.numpy().tobytes()).hexdigest(),
@@ -127,7 +124,7 @@ def read_blocks(
         )
     count = min(sequences, available)
     token_ids = [start + ids[n * width : (n + 1) * width] for n in range(count)]
-    return Blocks(torch.tensor(token_ids), source, len(documents))
+    return Blocks(torch.tensor(token_ids), source)
 
 
 def read_documents(

@@ -62,11 +62,9 @@ def read_calibration(
     for source, count, places in zip(sources, counts, places_of(counts), strict=True):
         if of_any and not has_columns(source.what):
             source = replace(source, column=None)  # the column is meant for the other sources
-        documents = 0
         if not source.is_own:
-            blocks = read(source, count)
-            mixed[places], documents = blocks.token_ids, blocks.documents
-        parts.append(Part(source.what, source.weight, source.split, count, documents))
+            mixed[places] = read(source, count).token_ids
+        parts.append(Part(source.what, source.weight, source.split, count))
     splits = {source.split for source in sources}
     whole = replace(
         sources[0],
@@ -75,8 +73,7 @@ def read_calibration(
     )
     own = [source for source in sources if source.is_own]
     starts = [ids for source in own for ids in beginnings(tokenizer, source, sequence_length)]
-    documents = sum(part.documents for part in parts)
-    return Blocks(mixed, whole, documents, tuple(parts), starts)
+    return Blocks(mixed, whole, tuple(parts), starts)
 
 
 def own_places(parts: Sequence[Part]) -> Tensor:

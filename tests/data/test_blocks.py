@@ -55,8 +55,8 @@ def test_too_little_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize("beginnings", [[], [[1, 2], [3]], [[7] * 50] * 20_000])
 def test_sequences_that_are_packed_and_unpacked(beginnings: list[list[int]]) -> None:
     """The record is a header, of which no reader takes a long one."""
-    parts = (Part("self", 1.0, None, 2, 0), Part("a", 0.5, "train", 1, 3))
-    blocks = Blocks(torch.arange(12).view(3, 4), TextSource("a"), 3, parts, beginnings)
+    parts = (Part("self", 1.0, None, 2), Part("a", 0.5, "train", 1))
+    blocks = Blocks(torch.arange(12).view(3, 4), TextSource("a"), parts, beginnings)
     tensors, record = blocks.packed()
     text = json.dumps(record)
     assert len(text) < 1000
@@ -70,8 +70,8 @@ def test_sequences_that_are_packed_and_unpacked(beginnings: list[list[int]]) -> 
 def test_provenance_tells_texts_apart() -> None:
     ids = torch.arange(12).view(3, 4)
     source = TextSource("a.jsonl", "train[:5]", "body")
-    record, other = Blocks(ids, source, 5).as_dict(), Blocks(ids + 1, source, 5).as_dict()
+    record, other = Blocks(ids, source).as_dict(), Blocks(ids + 1, source).as_dict()
     assert record.pop("token_ids_sha256") != other.pop("token_ids_sha256")
     assert record == other
     where = {"source": "a.jsonl", "split": "train[:5]", "column": "body"}
-    assert record == {**where, "documents": 5, "sequence_length": 4, "sequences": 3}
+    assert record == {**where, "sequence_length": 4, "sequences": 3}

@@ -62,7 +62,6 @@ def test_each_source_gives_its_first_sequences_in_order() -> None:
     for part, places in zip(mixed.parts, places_of([6, 2, 2]), strict=True):
         alone = read_blocks(TOKENIZER, TextSource(part.source), 8, part.sequences)
         assert torch.equal(mixed.token_ids[places], alone.token_ids)
-        assert part.documents == alone.documents
 
 
 def test_a_text_that_begins_again_is_told(caplog: pytest.LogCaptureFixture) -> None:

@@ -51,7 +51,7 @@ def test_a_gpu_comes_to_what_the_cpu_comes_to(family: str, tmp_path: Path) -> No
 
     pruned, ids = tmp_path / "pruned", torch.arange(4 * 32).view(4, 32)
     export(random_plan(dense), dense, pruned)
-    blocks = Blocks(ids, TextSource("made up"), len(ids))
+    blocks = Blocks(ids, TextSource("made up"))
     models = (load(pruned, device=device, dtype="float32") for device in ("cpu", "cuda"))
     losses = [perplexity(one, blocks, 2).loss_nats_per_token for one in models]
     assert losses[1] == pytest.approx(losses[0], rel=1e-6)

@@ -30,7 +30,7 @@ def model() -> PreTrainedModel:
 
 def random_blocks(sequences: int = 5, sequence_length: int = 12) -> Blocks:
     draw = torch.Generator().manual_seed(1)
-    return Blocks(torch.randint(97, (sequences, sequence_length), generator=draw), NOISE, 1)
+    return Blocks(torch.randint(97, (sequences, sequence_length), generator=draw), NOISE)
 
 
 def test_one_token_by_hand() -> None:
@@ -130,7 +130,7 @@ def test_text_that_does_not_fit_the_model(model: PreTrainedModel) -> None:
     with pytest.raises(InputError, match=r"--sequence-length 65 .* 64 positions"):
         perplexity(model, random_blocks(1, 65))
     with pytest.raises(InputError, match=r"gave token 97, .* has only 97"):
-        perplexity(model, Blocks(torch.tensor([[3, 97]]), NOISE, 1))
+        perplexity(model, Blocks(torch.tensor([[3, 97]]), NOISE))
     with pytest.raises(AssertionError, match="eval mode"):  # a mistake of ours
         perplexity(model.train(), random_blocks())
 
