@@ -103,11 +103,6 @@ def read_blocks(
     as `read_documents` does, and if there are fewer than `sequences`; with `or_fewer` only if there
     is none.
     """
-    if sequence_length < 2 or sequences < 1:
-        raise InputError(
-            f"{sequences} sequences of {sequence_length} tokens leave nothing to predict; "
-            "use 1 sequence or more, and --sequence-length of 2 or more"
-        )
     start = start_of(tokenizer)
     width = sequence_length - len(start)
     tokens = sequences * width + len(start)
