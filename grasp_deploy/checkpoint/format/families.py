@@ -72,7 +72,10 @@ FAMILIES = (
         foreign=("attention_bias", "mlp_bias", "layer_types", "rope_scaling"),
         scales_queries=True,
     ),
-    Family("qwen2", "Qwen2", True, False, False, False, None, 32),
+    Family(
+        *("qwen2", "Qwen2", True, False, False, False, None, 32),
+        foreign=("attention_bias", "mlp_bias"),
+    ),
     Family("qwen3", "Qwen3", "attention_bias", "attention_bias", False, True, 128, 32),
     Family(
         *("granite", "Granite", "attention_bias", "attention_bias", "mlp_bias", False, None, None),

@@ -260,7 +260,7 @@ def _refuse_foreign_keys(config: dict[str, Any], family: Family) -> None:
     others = {key for other in FAMILIES if other != family for key in other.own}
     known = BYSTANDERS.union(Sizes.__struct_fields__).difference(family.foreign, others)
     for key, value in config.items():
-        says = value or key == "is_causal"  # null, false, 0 and what is empty say nothing
+        says = value or key in ("is_causal", "qkv_bias")  # null, false, 0 say nothing of others
         if says and key not in known and not key.startswith("_"):
             raise InputError(
                 f"config.json says {key[:60]} = {value!r:.40}, which transformers and vLLM may not "

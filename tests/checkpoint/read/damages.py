@@ -111,6 +111,7 @@ def without_key_value_heads(folder: Path) -> None:
 
 
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+QWEN2 = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
 MISTRAL = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
 GEMMA = {"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"]}
 MINISTRAL = {"model_type": "ministral3", "architectures": ["Ministral3ForCausalLM"]}
@@ -150,6 +151,9 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("dense", config(speculators_config={"verifier": {}}), "speculators_config"),
     ("dense", config(architectures=["A", "LlamaForCausalLM"]), "architecture A "),
     ("dense", config(is_causal=False), "is_causal"),
+    ("dense", config(qkv_bias=False), "qkv_bias"),
+    ("dense", config(qkv_bias=None), "qkv_bias"),
+    *(("dense", config(**QWEN2, **{k: True}), k) for k in ("attention_bias", "mlp_bias")),
     ("dense", config(sliding_window=24), "sliding_window"),
     ("dense", config(**SLIDING), "layer_types"),
     ("dense", config(**MISTRAL, **SLIDING), "layer_types"),
