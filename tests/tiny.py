@@ -60,6 +60,7 @@ EXPERTS = {
     **{"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
 }
 QWEN3_5 = {"family": "qwen3_5_text"}
+SLIDING = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
 # Arguments of `tiny_model` for the equivalence tests.
 RANDOM, MAGNITUDE = (f"benchmarks.baselines.one_shot:{name}" for name in ("random", "magnitude"))
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -76,14 +77,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "qwen2": {"family": "qwen2"},
     "qwen2-tied": {"family": "qwen2", "tie_word_embeddings": True},
     "qwen2-head-dim": {"family": "qwen2", "hidden_size": 64, "head_dim": 32},
-    "qwen2-sliding": {
-        "family": "qwen2",
-        "use_sliding_window": True,
-        "sliding_window": 8,
-        "max_window_layers": 1,
-    },
+    "qwen2-sliding": {"family": "qwen2", **SLIDING},
     "qwen3": {"family": "qwen3"},
     "qwen3-tied": {"family": "qwen3", "tie_word_embeddings": True},
+    "qwen3-sliding": {"family": "qwen3", **SLIDING},
     "qwen3-biases": {"family": "qwen3", "attention_bias": True},
     "qwen3-moe": EXPERTS,
     "qwen3-moe-renormed": {**EXPERTS, "norm_topk_prob": True, "tie_word_embeddings": True},

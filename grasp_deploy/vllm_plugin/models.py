@@ -91,6 +91,8 @@ class OwnConfigMixin:
 
 class GraspQwen3DecoderLayer(OwnConfigMixin, Qwen3DecoderLayer):
     def __init__(self, config: PreTrainedConfig, *, prefix: str = "", **kwargs: Any) -> None:
+        slides = config.layer_types[extract_layer_index(prefix)] == "sliding_attention"
+        kwargs["per_layer_sliding_window"] = config.sliding_window if slides else None
         super().__init__(config, prefix=prefix, **kwargs)
         own = layer_config(config, prefix)
         if own.attention_bias:  # vLLM's layer drops the bias of o_proj silently
@@ -113,6 +115,8 @@ class GraspQwen3ForCausalLM(LlamaForCausalLM):
     def _init_model(
         self, vllm_config: VllmConfig, prefix: str = "", layer_type: type[nn.Module] | None = None
     ) -> nn.Module:
+        config = vllm_config.model_config.hf_config
+        config.max_window_layers = config.num_hidden_layers  # asserted, not read
         return GraspQwen3Model(vllm_config=vllm_config, prefix=prefix)
 
 

@@ -25,7 +25,7 @@ COMPILED = "compiled"  # of two layers: each is a graph of its own to compile
 NAMES = [
     *("llama-biases", "mistral-sliding", "qwen2", "qwen2-head-dim", "qwen2-sliding"),
     *("ministral3-sliding", "ministral3-tied"),
-    *("qwen3-biases", "qwen3-tied", "granite-biases", "granite-tied"),
+    *("qwen3-biases", "qwen3-sliding", "qwen3-tied", "granite-biases", "granite-tied"),
     *("gemma3-sliding-biases", "gemma3-sliding-tied", "gemma3-full"),
     *("qwen3-moe", "qwen3-moe-renormed"),
 ]
