@@ -89,7 +89,7 @@ def pruned_config(config: dict[str, Any], pruned: ModelShape) -> dict[str, Any]:
     kept = {key: value for key, value in config.items() if key not in left_out}
     dense_layers = model_shape(config).layers
     return {
-        **kept,
+        **_with_float_factors(kept),
         "architectures": [family.pruned_architecture],
         "auto_map": {
             "AutoConfig": f"configuration_grasp.{stem}Config",
@@ -102,3 +102,10 @@ def pruned_config(config: dict[str, Any], pruned: ModelShape) -> dict[str, Any]:
         "num_key_value_heads": max(layer.num_key_value_heads for layer in dense_layers),
         "per_layer_config": {str(i): layer.stated for i, layer in enumerate(pruned.layers)},
     }
+
+
+def _with_float_factors(stated: dict[str, Any]) -> dict[str, Any]:
+    """A config with each `factor` of rotary positions a float: vLLM dies of a whole number."""
+    floats = {"factor": float(stated["factor"])} if stated.get("factor") else {}
+    inner = {k: _with_float_factors(v) for k, v in stated.items() if isinstance(v, dict)}
+    return {**stated, **inner, **floats}

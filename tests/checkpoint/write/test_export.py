@@ -15,6 +15,7 @@ from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
 from grasp_deploy.checkpoint.verify import WRONG, verify
 from grasp_deploy.checkpoint.write.export import export
 from grasp_deploy.checkpoint.write.shards import plan_shards, write_shards
+from grasp_deploy.checkpoint.write.sidecar_files import pruned_config
 from grasp_deploy.errors import InputError
 from tests.tiny import tiny_config
 
@@ -59,6 +60,17 @@ def test_shards_hold_as_many_whole_tensors_as_fit(shard_bytes: int) -> None:
     for shard, size, following in zip(shards, filled, [*shards[1:], None], strict=True):
         assert size <= shard_bytes or len(shard) == 1
         assert following is None or size + sizes[following[0]] > shard_bytes
+
+
+def test_a_factor_of_positions_is_a_float() -> None:
+    """vLLM's linear spread takes a whole number for a list."""
+    rope = {"rope_type": "linear", "factor": 4}
+    of_kinds = {"full_attention": rope, "sliding_attention": {"rope_type": "default"}}
+    for family, stated in (("llama", rope), ("gemma3_text", of_kinds)):
+        config = {**tiny_config(family).to_dict(), "rope_parameters": stated}
+        written = pruned_config(config, model_shape(config))["rope_parameters"]
+        factor = written.get("full_attention", written)["factor"]
+        assert written == stated and isinstance(factor, float)
 
 
 def test_data_starts_on_a_multiple_of_eight_bytes(tmp_path: Path) -> None:
