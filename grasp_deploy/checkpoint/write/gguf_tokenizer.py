@@ -90,9 +90,11 @@ def _check_rules(rules: dict[str, Any], of_bytes: bool, byte_tokens: int) -> Non
     plain = [{"type": "none"}, {"type": "NFC"}] if of_bytes else [{"type": "none"}, spaces]
     if not of_bytes:
         plain.append({"type": "Prepend", "prepend": "\u2581"})
-        before = (rules["pre_tokenizer"] or {"type": "Metaspace"})["type"]
-        if byte_tokens != 256 or before != "Metaspace":
+        before = rules["pre_tokenizer"] or {"type": "Metaspace", "split": False}
+        if byte_tokens != 256 or before["type"] != "Metaspace":
             raise _refusal("falls back to bytes in its own way")
+        if before["split"] and any("\u2581" in text[1:] for text in model["vocab"]):
+            raise _refusal("divides text at spaces, though it has tokens with spaces in them")
     if any(part not in plain for part in parts):
         raise _refusal("changes text before it divides it")
     if model["continuing_subword_prefix"] or model["end_of_word_suffix"]:

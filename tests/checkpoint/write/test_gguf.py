@@ -186,6 +186,16 @@ def changed(**parts: Any) -> Tokenizer:
     return Tokenizer.from_str(json.dumps({**json.loads(of_words("").to_str()), **parts}))
 
 
+def divided_at_spaces() -> Tokenizer:
+    """A tokenizer as those of LLaMA 2, but its token of two spaces is in no text."""
+    rules = json.loads(of_sentencepiece().to_str())
+    rules["model"]["vocab"]["\u2581\u2581"] = len(rules["model"]["vocab"])
+    rules["model"]["merges"].append(["\u2581", "\u2581"])
+    made = Tokenizer.from_str(json.dumps(rules))
+    made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never", split=True)
+    return made
+
+
 ADDED = {"id": 599, "content": "<x>", "special": True, "normalized": False}
 PLAIN = {"lstrip": False, "rstrip": False, "single_word": False}
 
@@ -199,6 +209,7 @@ PLAIN = {"lstrip": False, "rstrip": False, "single_word": False}
         (Tokenizer(models.WordLevel({"a": 0}, unk_token="a")), "WordLevel"),
         (with_a_word(of_words(""), True), "words that are tokens"),
         (with_a_word(of_words([*RULES][2]), False), "words that are tokens"),
+        (divided_at_spaces(), "divides text at spaces"),
         (changed(normalizer={"type": "Lowercase"}), "changes text"),
         (changed(added_tokens=[{**ADDED, **PLAIN, "lstrip": True}]), "the space beside them"),
         (
