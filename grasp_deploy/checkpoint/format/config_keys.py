@@ -27,7 +27,7 @@ class Limits(Struct):
     max_position_embeddings: Size | None = None
 
 
-RopeType = Literal["default", "linear", "dynamic", "yarn", "llama3"]  # the same for all readers
+RopeType = Literal["default", "linear", "yarn", "llama3"]  # the same for all readers
 
 
 class RopeOfKind(Struct, forbid_unknown_fields=True):

@@ -107,7 +107,6 @@ def write_gguf(
 def _refuse_what_it_cannot_hold(config: PreTrainedConfig, shape: ModelShape) -> None:
     family, spread = shape.family, config.rope_parameters.get("rope_type", "default")
     window = getattr(config, "sliding_window", None) or math.inf
-    odd_spread = spread == "dynamic" or (family.qk_norm and spread != "default")
     has = {
         "a sliding window": window < config.max_position_embeddings,
         "experts": shape.experts_per_token,
@@ -117,7 +116,7 @@ def _refuse_what_it_cannot_hold(config: PreTrainedConfig, shape: ModelShape) -> 
         "normed queries and biases": family.qk_norm and shape.qkv_bias,
         "normed queries and a head of its own (lm_head)": family.qk_norm
         and not shape.tied_embeddings,
-        f"positions spread as {spread} rope_parameters ask": odd_spread,
+        f"positions spread as {spread} rope_parameters ask": family.qk_norm and spread != "default",
     }
     for found in (what for what, is_there in has.items() if is_there):
         raise InputError(

@@ -188,6 +188,7 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("dense", config(rope_parameters=ROPE, rope_scaling=LINEAR), "rope_scaling beside another"),
     ("dense", config(**EXPERTS), "300,000 experts"),
     ("dense", rope(rope_type="proportional"), "proportional"),  # which one reader knows
+    ("dense", rope(rope_type="dynamic", factor=2.0), "dynamic"),  # of which vLLM's table is short
     ("pruned", layers(rope_theta=2.0), "rope_theta"),
     ("pruned", config(per_layer_config={"1": {}, "01": {}}), "a layer twice"),
     ("pruned", config(per_layer_config={"one": {}}), "per_layer_config"),
