@@ -18,6 +18,12 @@ def matrix_columns(shape: ModelShape) -> dict[str, int]:
     return {n: sizes[1] for n, sizes in shape.tensor_shapes().items() if n.endswith(MATRIX)}
 
 
+def unlearnt(shape: ModelShape) -> int:
+    """The number of matrices that AutoRound does not learn: those whose rows 32 does not divide."""
+    sizes = shape.tensor_shapes().items()
+    return sum(name.endswith(MATRIX) and dimensions[0] % 32 > 0 for name, dimensions in sizes)
+
+
 def group_for(shape: ModelShape, workers: int = 1) -> int | None:
     """The widest of GROUPS that divides the columns of every matrix; None if none does.
 

@@ -31,6 +31,7 @@ from grasp_deploy.checkpoint.quantised import (
     four_bit_bytes,
     group_for,
     matrix_columns,
+    unlearnt,
 )
 from grasp_deploy.checkpoint.read.source import INDEX_FILE
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_folder, read_stored_model
@@ -115,6 +116,8 @@ def quantize(
         written = read_folder(staging).shape
         if plan is not None:
             how = f"{scheme}, its rounding learnt on {text} by AutoRound" if learnt else scheme
+            if learnt and (left := unlearnt(model.shape)):
+                how += f", {left} of the matrices excepted"
             made_of = card_metadata(directory) | {"quantised_by": how}
             card = model_card(plan, dense_shape(model.config), written, from_base=made_of)
             (staging / CARD_FILE).write_text(card, encoding="utf-8")
