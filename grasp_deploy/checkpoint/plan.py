@@ -90,7 +90,6 @@ class Options(Struct):
 
     model: Name
     method: str
-    targets: str
     base_model_id: HubId | None = None
     tensor_parallel: Annotated[int, Meta(ge=1, le=LARGEST_NUMBER)] = 1
 

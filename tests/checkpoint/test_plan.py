@@ -52,6 +52,7 @@ def loaded(folder: Path, record: dict[str, Any]) -> Plan:
         (("fitted",), ABSENT),
         (("losses",), {"heldout_dense": 2.0, "heldout_pruned": 2.5}),
         (("revision",), "main"),
+        (("config", "targets"), ABSENT),
     ],
 )
 def test_true_plans_load(tmp_path: Path, place: tuple[str | int, ...], value: Any) -> None:
