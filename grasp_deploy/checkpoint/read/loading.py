@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 from torch import Tensor, nn
 from transformers import (
@@ -18,6 +19,7 @@ from transformers import (
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
+    TokenizersBackend,
 )
 from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.utils import logging as transformers_logging
@@ -185,9 +187,23 @@ def tried_tokenizer(directory: Path) -> tuple[Tokenizer, dict[str, Any]]:
         with building(directory):
             config = AutoConfig.from_pretrained(directory, **TOKENIZERS)
         tokenizer = AutoTokenizer.from_pretrained(directory, config=config, **TOKENIZERS)
+        if _loses_bytes(tokenizer, directory):
+            tokenizer = TokenizersBackend.from_pretrained(directory, local_files_only=True)
         if tokenizer.is_fast and isinstance(tokenizer.backend_tokenizer.model, BPE):
             tokenizer.backend_tokenizer.model.dropout = None  # each call gives the same tokens
         return tokenizer, traits(tokenizer)
+
+
+def _loses_bytes(tokenizer: Tokenizer, directory: Path) -> bool:
+    """True where the class that transformers chose has put SentencePiece's rules over byte-level's.
+
+    So the Llamas of DeepSeek lose all spaces; transformers mends these by their name on the hub.
+    """
+    path = directory / "tokenizer.json"
+    if not (tokenizer.is_fast and path.is_file()):
+        return False
+    chosen = str(tokenizer.backend_tokenizer.decoder)
+    return "ByteLevel" not in chosen and "ByteLevel" in str(Backend.from_file(str(path)).decoder)
 
 
 def end_tokens(model: PreTrainedModel, of_tokenizer: int | None) -> set[int]:

@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, models
+from transformers import AutoTokenizer
 
 from grasp_deploy.checkpoint.read.loading import load_tokenizer
 from grasp_deploy.errors import InputError
+from tests.cli.command import edit_json
 from tests.tiny import save_tiny
 
+TEXT = "an été in 2024"
 PRECOMPILED = {"type": "Precompiled", "precompiled_charsmap": "AAAAAAAA"}
 SLOW_REGEX = {
     **{"type": "Split", "pattern": {"Regex": r"(\w+\s?)+\d\d\d\d$"}},
@@ -25,6 +28,18 @@ def test_dropout_is_for_training(tmp_path: Path) -> None:
     Tokenizer(models.BPE(vocabulary, merges, dropout=0.5)).save(str(tmp_path / "tokenizer.json"))
     assert json.loads((tmp_path / "tokenizer.json").read_text())["model"]["dropout"] == 0.5
     assert load_tokenizer(tmp_path)("a" * 400)["input_ids"] == [2] * 100
+
+
+def test_a_byte_level_tokenizer_keeps_its_spaces(tmp_path: Path) -> None:
+    """Its folder may name a class of SentencePiece, as DeepSeek-R1-Distill-Llama does."""
+    save_tiny("llama", tmp_path)
+    edit_json(tmp_path / "tokenizer_config.json", tokenizer_class="LlamaTokenizerFast")
+    assert decoded(AutoTokenizer.from_pretrained(tmp_path)) == TEXT.replace(" ", "")
+    assert decoded(load_tokenizer(tmp_path)) == TEXT
+
+
+def decoded(tokenizer: Any) -> str:
+    return str(tokenizer.decode(tokenizer(TEXT)["input_ids"], skip_special_tokens=True))
 
 
 @pytest.mark.parametrize(

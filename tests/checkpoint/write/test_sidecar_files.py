@@ -134,6 +134,8 @@ def test_a_pruned_folder_makes_the_tokens_of_its_base(loader: str, folders: Path
     dense = {name: found for name, found in made.items() if name.startswith("dense/")}
     assert len(dense) == len(STEMS) * len(CLASSES) and len(made) == 2 * len(dense)
     for name, found in dense.items():
+        if found[0].endswith(("LlamaTokenizer", "GemmaTokenizer")):  # they lose bytes, and spaces
+            found = dense[f"{name.rpartition('-')[0]}-PreTrainedTokenizerFast"]
         assert made[name.replace("dense/", "pruned/")] == found, name
     # The classes matter, or the comparison would prove nothing.
     assert len({tuple(ids) for _, ids, _ in dense.values()}) >= 3
