@@ -21,7 +21,7 @@ from grasp_deploy.files.json_files import as_json, read_json
 from grasp_deploy.files.outputs import MANIFEST_FILE, changed_files, manifest_of
 from grasp_deploy.version import __version__
 
-WITNESSES = ("README.md", "metrics.jsonl", "quality.json")  # for people; no program loads them
+WITNESSES = ("README.md", "metrics.jsonl", "quality.json")  # for people
 
 
 class Difference(Exception):

@@ -6,7 +6,7 @@
 import hashlib
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -249,17 +249,19 @@ def objection(directory: Path) -> str:
     return ""
 
 
-def intact_plan(directory: Path) -> Plan:
+def intact_plan(directory: Path, may_lack: Sequence[str] = ()) -> Plan:
     """The plan of a checkpoint, once its files have the hashes that its manifest states.
 
-    The files that `renew_card` rewrites are left out. Raises InputError if `directory` is not a
-    pruned checkpoint, or a file is missing or changed.
+    The files that `renew_card` rewrites are left out, and those of `may_lack` that are absent.
+    Raises InputError if `directory` is not a pruned checkpoint, or a file is missing or changed.
     """
     check_pruned(directory)
     for name in RENEWED:
         if (directory / name).is_dir():
             raise InputError(f"{directory / name} is a folder where a file belongs: move it away")
-    kept = {PLAN_FILE: "", **lasting_files(directory)}
+    lacks = {name for name in may_lack if not (directory / name).exists()}
+    stated = lasting_files(directory).items()
+    kept = {PLAN_FILE: "", **{name: digest for name, digest in stated if name not in lacks}}
     if changed := changed_files(directory, kept):
         raise InputError(
             f"{directory / changed[0]} is not the file that {MANIFEST_FILE} states, so this is "

@@ -57,9 +57,13 @@ WANTED = (
     MANIFEST_FILE,
     PLAN_FILE,
     "README.md",  # its licence and language go into the card of what is cut from it
+    "compress_config.json",
+    "metrics.jsonl",
+    "quality.json",
     *CARRIED_OVER,
     NAMED_TEMPLATES,
 )
+REMOTE_CODE_FILES = ("configuration_grasp.py", "modeling_grasp.py")  # so never fetched
 # Files in subfolders that are no .jinja templates; Python; pickles; Mistral's copy of the weights.
 UNWANTED = ("*/*[!a]", "*.py", "*.bin", "consolidated*")
 REFUSALS = {  # by the name of huggingface_hub's error; the first that fits counts

@@ -33,12 +33,12 @@ from grasp_deploy.checkpoint.quantised import (
     matrix_columns,
     unlearnt,
 )
-from grasp_deploy.checkpoint.read.source import INDEX_FILE
+from grasp_deploy.checkpoint.read.source import INDEX_FILE, REMOTE_CODE_FILES
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_folder, read_stored_model
 from grasp_deploy.checkpoint.write.export import SHARD_BYTES, all_finite, write_manifest
 from grasp_deploy.checkpoint.write.rounding import is_rounded, learnt_rounding
 from grasp_deploy.checkpoint.write.shards import plan_shards, read_tensor, same_bits
-from grasp_deploy.checkpoint.write.sidecar_files import carry_over
+from grasp_deploy.checkpoint.write.sidecar_files import REMOTE_CODE, carry_over
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import sha256, write_files
 from grasp_deploy.files.json_files import write_json
@@ -93,7 +93,8 @@ def quantize(
     """
     check_place(directory, scheme, output, overwrite=overwrite)
     model, chosen = read_stored_model(directory), SCHEMES[scheme]
-    plan = intact_plan(directory) if (directory / PLAN_FILE).exists() else None
+    has_plan = (directory / PLAN_FILE).exists()
+    plan = intact_plan(directory, may_lack=REMOTE_CODE_FILES) if has_plan else None
     refuse_experts(model.shape, "quantize", hybrid=True)
     group = _group(model.shape, plan) if chosen.bits == 4 else None
     preset, learnt = _preset(chosen, group), {}
@@ -205,11 +206,15 @@ def _config(preset: Any, scheme: Scheme) -> dict[str, Any]:
 
 
 def _beside(model: StoredModel) -> dict[str, Path]:
-    """A checkpoint's files to copy beside the weights, by name; not card and quality record."""
+    """A checkpoint's files to copy beside the weights, by name; not card and quality record.
+
+    This release's remote code takes the place of what was not fetched from the hub.
+    """
     left_out = {MANIFEST_FILE, QUALITY_FILE, CARD_FILE, INDEX_FILE}
     names = manifest_of(model.directory).keys() - left_out
     weights = {path.name for path in model.files.values()}
-    return {name: model.directory / name for name in sorted(names - weights)}
+    found = {name: model.directory / name for name in sorted(names - weights)}
+    return {n: path if path.exists() else REMOTE_CODE.get(n, path) for n, path in found.items()}
 
 
 def _quantised(

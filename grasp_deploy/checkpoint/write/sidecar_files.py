@@ -8,12 +8,12 @@ import grasp_deploy.checkpoint.format as package
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.read.loading import tried_tokenizer
-from grasp_deploy.checkpoint.read.source import CARRIED_OVER, NAMED_TEMPLATES
+from grasp_deploy.checkpoint.read.source import CARRIED_OVER, NAMED_TEMPLATES, REMOTE_CODE_FILES
 from grasp_deploy.checkpoint.read.validate import holds_tokenizer
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import read_json, write_json
 
-REMOTE_CODE_FILES = ("configuration_grasp.py", "modeling_grasp.py")
+REMOTE_CODE = {name: Path(package.__file__).with_name(name) for name in REMOTE_CODE_FILES}
 TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
@@ -41,8 +41,8 @@ def carry_over(directory: Path, base: Path) -> None:
 
 def write_own_files(directory: Path, plan: Plan, config: dict[str, Any]) -> None:
     """Write what does not come from the base model's folder: configs and remote code."""
-    for name in REMOTE_CODE_FILES:  # for loading without this package
-        shutil.copyfile(Path(package.__file__).with_name(name), directory / name)
+    for name, path in REMOTE_CODE.items():  # for loading without this package
+        shutil.copyfile(path, directory / name)
     write_json(directory / "config.json", config)
     write_json(directory / "compress_config.json", plan.provenance["config"])
 

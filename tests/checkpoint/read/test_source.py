@@ -7,17 +7,22 @@ because huggingface_hub reads its environment when it is imported.
 import hashlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from grasp_deploy.checkpoint.read import source as reading
 from grasp_deploy.checkpoint.read.source import (
+    UNWANTED,
+    WANTED,
     ModelSource,
     file_hashes,
     resolve_config,
@@ -25,6 +30,7 @@ from grasp_deploy.checkpoint.read.source import (
 )
 from grasp_deploy.errors import InputError
 from tests.answering import answering
+from tests.cli.command import assert_refused, grasp_deploy, tree
 
 COMMIT, OTHER = "0123456789abcdef0123456789abcdef01234567", "f" * 40
 FILES = {
@@ -41,6 +47,11 @@ FILES = {
     "additional_chat_templates/tool_use.jinja": b"c",
     "LICENSE": b"l",
     "README.md": b"r",
+    "plan.grasp": b"p",
+    "manifest.json": b"{}",
+    "compress_config.json": b"{}",
+    "metrics.jsonl": b"{}",
+    "quality.json": b"{}",
     "pytorch_model.bin": b"pickle",
     "tokenizer.pkl": b"pickle",
     "training_args.bin": b"pickle",
@@ -51,7 +62,8 @@ FILES = {
     "modeling_evil.py": b"code",
     "tokenizer_evil.py": b"code",
 }
-FETCHED = set(list(FILES)[:13])
+CODE_FILES = {"configuration_grasp.py", "modeling_grasp.py"}
+FETCHED = set(list(FILES)[:18])
 CODE = """
 import json, os, sys
 from grasp_deploy.checkpoint.read import source
@@ -201,3 +213,25 @@ def test_what_the_hub_does_not_give(
 ) -> None:
     hub.refused = refused
     assert words in hub.refusal(name)
+
+
+def test_a_pruned_model_of_the_hub(
+    demo_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`quantize` takes it. Its Python files are not fetched; this release's take their place."""
+    pytest.importorskip("compressed_tensors", reason="compressed-tensors comes with vLLM")
+    snapshot = tmp_path / "snapshots/0123"
+    snapshot.mkdir(parents=True)
+    names = {path.name for path in demo_checkpoint.iterdir()}
+    for name in names:
+        if any(fnmatch(name, w) for w in WANTED) and not any(fnmatch(name, u) for u in UNWANTED):
+            shutil.copyfile(demo_checkpoint / name, snapshot / name)
+    assert names - {path.name for path in snapshot.iterdir()} == CODE_FILES
+    monkeypatch.setattr(reading, "_fetch", lambda *_: snapshot)
+    for model, folder in (("org/name", "hub"), (demo_checkpoint, "own")):
+        told = grasp_deploy("quantize", model, "--scheme", "int8", "-o", tmp_path / folder)
+        assert told.code == 0, told.stderr
+    assert tree(tmp_path / "hub") == tree(tmp_path / "own")
+    (snapshot / "metrics.jsonl").unlink()
+    damaged = grasp_deploy("quantize", "org/name", "--scheme", "int8", "-o", tmp_path / "out")
+    assert_refused(damaged, "metrics.jsonl")
