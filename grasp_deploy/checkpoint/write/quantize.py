@@ -107,9 +107,7 @@ def quantize(
             learnt = learnt_rounding(directory, model.shape.dtype, group, token_ids)
         for name, path in (_beside(model) if plan else {}).items():
             shutil.copyfile(path, staging / name)
-        write_json(
-            staging / "config.json", model.config | {"quantization_config": _config(preset, chosen)}
-        )
+        write_json(staging / "config.json", _config(model, preset, chosen))
         if plan is None:
             carry_over(staging, directory)
         made = _quantised(model, chosen, preset, on_progress, learnt)
@@ -141,7 +139,7 @@ def difference(directory: Path, plain: Path) -> tuple[str, int]:
     if group is not None and (group not in GROUPS or any(count % group for count in columns)):
         return "config.json", 0
     preset, left, rounded = _preset(chosen, group), dict(stored.files), 0
-    if stored.config != model.config | {"quantization_config": _config(preset, chosen)}:
+    if stored.config != _config(model, preset, chosen):
         return "config.json", 0
     beside, own = _beside(model), {CARD_FILE, QUALITY_FILE, MANIFEST_FILE, INDEX_FILE}
     own |= {path.name for path in stored.files.values()}
@@ -192,7 +190,8 @@ def _preset(scheme: Scheme, group: int | None) -> Any:
     return preset
 
 
-def _config(preset: Any, scheme: Scheme) -> dict[str, Any]:
+def _config(model: StoredModel, preset: Any, scheme: Scheme) -> dict[str, Any]:
+    """config.json of the copy, with the tensors' own dtype: vLLM computes in the one stated."""
     from compressed_tensors.quantization import QuantizationConfig
 
     config = QuantizationConfig(
@@ -201,8 +200,8 @@ def _config(preset: Any, scheme: Scheme) -> dict[str, Any]:
         quantization_status="compressed",
         ignore=["lm_head"],
     )
-    found: dict[str, Any] = config.to_dict()
-    return found
+    kept = {key: value for key, value in model.config.items() if key != "torch_dtype"}
+    return kept | {"dtype": model.shape.dtype, "quantization_config": config.to_dict()}
 
 
 def _beside(model: StoredModel) -> dict[str, Path]:

@@ -173,6 +173,15 @@ def test_a_dense_folder_and_columns_that_no_group_divides(tmp_path: Path) -> Non
     assert tree(tmp_path) == before
 
 
+def test_the_copy_states_the_dtype_of_its_tensors(tmp_path: Path) -> None:
+    """vLLM computes in the one that is stated."""
+    save_tiny("llama", tmp_path / "dense", dtype=torch.bfloat16)
+    edit_json(tmp_path / "dense/config.json", dtype="float16", torch_dtype="float16")
+    quantize(tmp_path / "dense", "int8", tmp_path / "int8")
+    config = read_config(tmp_path / "int8")
+    assert config["dtype"] == "bfloat16" and "torch_dtype" not in config
+
+
 def test_groups_lie_whole_on_each_worker_that_the_plan_is_for(tmp_path: Path) -> None:
     base, plain, folder = (tmp_path / name for name in ("base", "plain", "w4a16"))
     save_tiny("llama", base, intermediate_size=384, num_attention_heads=8, num_key_value_heads=4)
