@@ -103,7 +103,8 @@ def check_companions(pruned: StoredModel, plan: Plan, base: StoredModel | None) 
 
 def _derived_config(pruned: StoredModel, plan: Plan) -> dict[str, Any]:
     """A checkpoint's config.json, with every key that plan, tensors or family decide set anew."""
-    ffn_units, groups = plan.dense_layers[0]
+    ffn_units = plan.dense_layers[0][0]
+    groups = max(groups for _, groups in plan.dense_layers)  # linear attention has none
     dense = pruned.shape.layer_of(groups, ffn_units)
     return {**pruned_config(pruned.config, pruned.shape), **dense.stated}
 

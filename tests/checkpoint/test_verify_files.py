@@ -24,8 +24,9 @@ from grasp_deploy.checkpoint.verify_files import (
 )
 from grasp_deploy.checkpoint.write.export import export
 from grasp_deploy.errors import InputError
+from grasp_deploy.pruning.units import UnitTable
 from tests.checkpoint.test_equivalence import random_plan
-from tests.tiny import save_tiny
+from tests.tiny import VARIANTS, save_tiny
 
 INDEX_FILE = "model.safetensors.index.json"
 
@@ -142,6 +143,18 @@ def test_without_the_base_model_what_comes_from_it_is_not_proven(folder: Path) -
     (folder / "modeling_grasp.py").write_text("import os")
     with pytest.raises(Difference, match="modeling_grasp"):
         sidecar_files(folder, None)
+
+
+def test_groups_of_linear_attention_are_not_the_dense_models(tmp_path: Path) -> None:
+    """The first layer of a Qwen3.5 has none, and here every other layer has lost some."""
+    save_tiny(directory=tmp_path / "base", **VARIANTS["qwen3-5"])
+    plan, mask = (made := random_plan(tmp_path / "base")), made.mask.clone()
+    units = UnitTable.of_layers(plan.dense_layers)
+    for layer, (_, groups) in enumerate(plan.dense_layers):
+        mask[units.kv(layer)] = torch.arange(groups) == 0
+    export(replace(plan, mask=mask), tmp_path / "base", tmp_path / "out")
+    with pytest.raises(NotProven, match="without the base model"):
+        sidecar_files(tmp_path / "out", None)
 
 
 def test_what_another_release_wrote_is_not_proven(folder: Path, base: Path) -> None:
