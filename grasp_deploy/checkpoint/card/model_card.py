@@ -82,6 +82,7 @@ def model_card(
         chosen=how_units_were_chosen(plan, dense),
         learnt_from=what_it_learnt_from(provenance),
         fitted=plan.fitted,
+        is_hybrid=pruned.family.is_hybrid,
         quantization=pruned.quantization and from_base.get("quantised_by", pruned.quantization),
         quality=quality,
         corpus_head=CORPUS_HEAD,

@@ -24,11 +24,14 @@ from grasp_deploy.checkpoint.card.quality_verdict import quality_verdict
 from grasp_deploy.checkpoint.format.shapes import DTYPES, dense_shape, model_shape, read_config
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan
 from grasp_deploy.checkpoint.verify import verify
+from grasp_deploy.checkpoint.write.export import export
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import manifest_of, refuse_existing
+from tests.checkpoint.test_equivalence import random_plan
 from tests.cli.command import tree
 from tests.documents import HEALING
 from tests.evaluate.quality.rows import corpus, task
+from tests.tiny import VARIANTS, save_tiny
 
 Rows = list[dict[str, Any]]
 
@@ -69,6 +72,17 @@ def test_the_command_names_a_base_that_the_reader_can_have(
     text = card(demo_checkpoint, **changes, config={**stated, "base_model_id": hub_id})
     assert f"export DIR/plan.grasp --model {option} --output AGAIN" in text
     assert f"verify DIR --model {option}\n" in text
+
+
+def test_remote_code_is_not_offered_where_vllm_has_no_linear_attention(
+    demo_checkpoint: Path, tmp_path: Path
+) -> None:
+    save_tiny(directory=tmp_path / "base", **VARIANTS["qwen3-5"])
+    export(random_plan(tmp_path / "base"), tmp_path / "base", tmp_path / "hybrid")
+    line = "vllm serve DIR --trust-remote-code"
+    cards = [(each / CARD_FILE).read_text() for each in (demo_checkpoint, tmp_path / "hybrid")]
+    assert [line in text for text in cards] == [True, False]
+    assert all("vllm serve DIR    " in text for text in cards)
 
 
 def test_dense_beside_pruned(demo_checkpoint: Path) -> None:
