@@ -7,7 +7,7 @@ gated      the gated dense model and the cut one give the same logits in float32
 reloaded   `from_pretrained` gives the cut model's logits and greedy tokens
 loss       of a fitted model, on tokens in the plan, is what the plan states; beside the dense one's
 companions tokenizer, configs, remote code and index are what the export writes beside these weights
-served     vLLM gives the reloaded model's greedy tokens
+served     vLLM gives the reloaded model's greedy tokens; of a quantised one, the plain one's
 quantised  quantising the plain checkpoint again gives this one, bit for bit; or, not proven, a
            rounding that was learnt, within a step of each plain weight
 
@@ -103,7 +103,7 @@ def verify(
         raise InputError("--model and --without-base exclude each other: leave one of them out")
     check_pruned(directory)
     _check_plain(directory, plain)
-    behind: list[Link] = []
+    behind, name_served = list[Link](), "served"
     if plain is not None:
         check_pruned(plain)
         _check_plain(plain, None)
@@ -111,7 +111,7 @@ def verify(
             ("files, quantised", partial(check_files, directory)),
             ("quantised", partial(_check_quantised, directory, plain)),
         ]
-        directory = plain
+        directory, name_served = plain, "served, plain"
     intact = yield from _run(
         ("files", lambda: check_files(directory)), ("shapes", lambda: check_shapes(directory))
     )
@@ -133,7 +133,7 @@ def verify(
         links += [("loss", proof.loss)] if plan.fitted else []
     links.append(("companions", lambda: check_companions(pruned, plan, base)))
     if served is not None:
-        links.append(("served", lambda: _check_served(pruned, device, served)))
+        links.append((name_served, lambda: _check_served(pruned, device, served)))
     yield from _run(*links, *behind)
 
 

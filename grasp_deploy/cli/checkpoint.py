@@ -72,7 +72,7 @@ def verify_command(
     ] = None,
     engine: Annotated[
         Literal["transformers", "vllm"],
-        typer.Option(help="transformers; or vllm, to compare the served model as well."),
+        typer.Option(help="transformers; or vllm, to serve it, or the --plain one, as well."),
     ] = "transformers",
     without_base: Annotated[
         bool, typer.Option("--without-base", help="Skip checks against the base model's weights.")

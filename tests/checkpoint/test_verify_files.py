@@ -23,6 +23,7 @@ from grasp_deploy.checkpoint.verify_files import (
     check_files,
 )
 from grasp_deploy.checkpoint.write.export import export
+from grasp_deploy.checkpoint.write.quantize import quantize
 from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.units import UnitTable
 from tests.checkpoint.test_equivalence import random_plan
@@ -126,6 +127,24 @@ def test_an_engine_that_gives_other_tokens_is_found(folder: Path) -> None:
     wrong = 1
     *_, last = verify(folder, without_base=True, served=served)
     assert last.outcome == "wrong" and "differ first at prompt 2, token 5: reloaded" in last.detail
+
+
+def test_of_a_quantised_checkpoint_the_plain_one_is_served(
+    demo_checkpoint: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("compressed_tensors", reason="compressed-tensors comes with vLLM")
+    quantize(demo_checkpoint, "int8", tmp_path / "int8")
+    given = partial(greedy_tokens, load(demo_checkpoint, device="cpu", dtype="float32"))
+    asked = []
+
+    def served(directory: Path, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
+        asked.append(directory)
+        return given(torch.tensor(prompts), new_tokens)
+
+    checks = verify(tmp_path / "int8", plain=demo_checkpoint, served=served)
+    links = [check.name for check in checks]
+    assert links[-3:] == ["served, plain", "files, quantised", "quantised"]
+    assert asked == [demo_checkpoint]
 
 
 def test_a_platform_that_cannot_serve_it_is_told(tmp_path: Path) -> None:
