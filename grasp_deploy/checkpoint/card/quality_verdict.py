@@ -63,7 +63,8 @@ def quality_verdict(corpora: Sequence[Row], tasks: Sequence[Row]) -> dict[str, s
         doubt = f"more text would tell if it is the {DROP_IN_NATS} of a drop-in (--sequences)"
         outcome, reason = UNDECIDED, f"{in_doubt}, give or take the noise: {doubt}"
     else:
-        kept = ", and no accuracy fell by more than noise" if tasks else ""
+        known = bool(tasks) and all(row["change_error"] is not None for row in tasks)
+        kept = ", and no accuracy fell by more than noise" if known else ""
         within = f"with noise at most the {DROP_IN_NATS} that a drop-in may lose"
         outcome, reason = DROP_IN, f"{in_doubt}, {within}{kept}"
     return {"outcome": outcome, "sentence": f"{outcome}: {reason}."}

@@ -61,6 +61,13 @@ def test_outcomes(corpora: Rows, tasks: Rows, outcome: str) -> None:
     assert verdict["sentence"].endswith(".") and "\n" not in verdict["sentence"]
 
 
+def test_accuracies_of_unknown_error_are_not_said_to_be_kept() -> None:
+    unknown = task("unknown", 0.6, 0.5, change_error=None)
+    for tasks in ([KEPT], [KEPT, unknown], []):
+        sentence = quality_verdict([corpus("c4", 0.01)], tasks)["sentence"]
+        assert ("no accuracy fell" in sentence) == (tasks == [KEPT])
+
+
 def test_the_text_that_decides_need_not_have_lost_most() -> None:
     """Noise may put the text that lost less above the threshold."""
     verdict = quality_verdict([corpus("c4", 0.02), corpus("ptb", 0.01, error=0.03)], [])
