@@ -65,7 +65,7 @@ def texts_of(
         missing = f"no column {column!r}" if column else "no column that is named as a text"
         raise InputError(
             f"{source} has {missing}; its columns are: {', '.join(columns)}; name one of them with "
-            f"{COLUMN_OPTION}"
+            f"{COLUMN_OPTION}, or rename a column where tables differ"
         )
     texts: list[str | None] = []
     is_chat = column in CHAT_COLUMNS and tokenizer is not None and tokenizer.chat_template
