@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
 from dataclasses import dataclass
 from functools import partial
 from io import StringIO
@@ -15,12 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grasp_deploy.data.table import COLUMN_OPTION, Columns, Rows, parse_split, texts_of
-from grasp_deploy.errors import InputError, first_line
+from grasp_deploy.errors import InputError, first_line, printable
 from grasp_deploy.files.disk import kind_of, read_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+logger = logging.getLogger(__name__)  # the command line shows what it says
 FORMATS = "plain text in UTF-8, .jsonl, .json, .csv or .parquet"
 LINES = (".jsonl", ".ndjson", ".jsonlines")  # names of one format
 TABLES = (*LINES, ".json", ".csv", ".parquet")
@@ -106,6 +108,7 @@ def remote_documents(
             if not rows:
                 raise ValueError("there are no such rows")
         else:
+            logger.info(f"text: {printable(source)} is fetched whole, unless it is cached")
             rows = load(split=split)
     except Exception as error:  # whatever datasets, its file systems and the network raise
         reason = first_line(error.__cause__ or error)

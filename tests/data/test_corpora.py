@@ -43,8 +43,10 @@ def stream(tmp_path: Path) -> Corpus:
     return Corpus("json", data_files={"train": str(file)}, streamed_documents=5)
 
 
-def test_splits_are_those_of_datasets(lines: Corpus) -> None:
+def test_splits_are_those_of_datasets(lines: Corpus, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "grasp_deploy.data")
     assert remote_documents(lines, "x", "train", None)[1] == [" one <unk> ", " two ", " three "]
+    assert caplog.messages, "a slice does not say that all is fetched"
     assert remote_documents(lines, "x", "train[1:]", "text")[1] == [" two ", " three "]
     assert remote_documents(lines, "x", "test", None)[1] == [" four "]
     # As the loading script of Penn Treebank stripped them.
