@@ -260,10 +260,8 @@ def intact_plan(directory: Path, may_lack: Sequence[str] = ()) -> Plan:
     for name in RENEWED:
         if (directory / name).is_dir():
             raise InputError(f"{directory / name} is a folder where a file belongs: move it away")
-    lacks = {name for name in may_lack if not (directory / name).exists()}
-    stated = lasting_files(directory).items()
-    kept = {PLAN_FILE: "", **{name: digest for name, digest in stated if name not in lacks}}
-    if changed := changed_files(directory, kept):
+    changed = changed_files(directory, {PLAN_FILE: "", **lasting_files(directory)})
+    if changed := [n for n in changed if n not in may_lack or (directory / n).exists()]:
         raise InputError(
             f"{directory / changed[0]} is not the file that {MANIFEST_FILE} states, so this is "
             "another model: export the checkpoint again from its plan"
@@ -289,10 +287,8 @@ def renew_card(
     directory = directory.resolve()
     with readable_disk_errors(directory), locked(lock_of(directory), directory):
         if lasting_files(directory) != measured:
-            raise InputError(
-                f"{directory} holds another checkpoint than the one that was measured: give the "
-                "command again, to measure this one"
-            )
+            told = "holds another checkpoint than the one that was measured"
+            raise InputError(f"{directory} {told}: give the command again, to measure this one")
         stored, stated = read_folder(directory), card_metadata(directory)
         card = model_card(plan, dense_shape(stored.config), stored.shape, quality, from_base=stated)
         texts = {QUALITY_FILE: as_json(quality), CARD_FILE: card}
