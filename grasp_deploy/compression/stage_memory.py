@@ -106,7 +106,8 @@ class Way:
         square = (self.shape.query_heads_per_group * self.shape.head_dim) ** 2
         per_unit = [x.intermediate_size + x.num_key_value_heads * square for x in self.shape.layers]
         moments = {"gradient moments": 8 * sum(per_unit)}
-        step = self._step(self._each(config.batch_size))
+        share = self._each(config.batch_size)
+        gates, scales = (self._step(share, scores_learn=learn) for learn in (True, False))
         scoring = self._layerwise(n.scored, refits=False)
         rounds = [self._step(config.batch_size) | moments, scoring | moments]
         rounds += [self._layerwise(n.scored, refits=True)] * config.compensation
@@ -115,12 +116,12 @@ class Way:
         peaks = {OWN_TEXT: writing, "rounds": largest, "criterion": largest}
         gathered = {"gathered weights": 2 * max(self._gathered)}
         # Processes share a batch, the first of them the most.
-        mine = -(-self._state_bytes * self._each(config.batch_size) // config.batch_size)
+        mine = -(-self._state_bytes * share // config.batch_size)
         states = {} if self.on_gpu else {"dense model's hidden states": mine}
         if config.objective == "dense":
-            step |= self._head_of_divergence(self._each(config.batch_size)) | states
-        peaks |= {PREDICTIONS: gathered | states, "gates": step}
-        peaks |= {"compensation": last | states, "scales": step}
+            gates, scales = (t | self._head_of_divergence(share) | states for t in (gates, scales))
+        peaks |= {PREDICTIONS: gathered | states, "gates": gates}
+        peaks |= {"compensation": last | states, "scales": scales}
         peaks |= {MORE_TEXT: writing, RECOVERY: replace(self, divided=True)._recovery}
         weights = {} if self.offload else {"weights": self._weight_bytes}
         return {stage: weights | peaks[stage] for stage in passes_of(config)}
@@ -191,26 +192,17 @@ class Way:
         row = self.shape.hidden_size * self.dtype.itemsize * is_divided
         return 3 * self._columns[0] * row, self.shape.vocab_size * row
 
-    def _step(self, sequences: int) -> Terms:
+    def _step(self, sequences: int, *, scores_learn: bool = False) -> Terms:
         """What a forward pass under gates keeps for the backward one, and the head beside it.
 
         The loss takes three float32 values of a logit: its log-softmax and two gradients.
         """
-        shape, width, (channels, queries) = self.shape, self.dtype.itemsize, self._columns
+        shape, width = self.shape, self.dtype.itemsize
         d, layers, tokens = shape.hidden_size, shape.layers, self.config.sequence_length * sequences
-        attention = queries + queries // shape.query_heads_per_group
-        norms = len(norms_of(shape.family.model_type).names)
-        per_layer = (
-            4 * d * norms  # which take a float32 input
-            + 2 * d * width * self.config.norm_scales
-            + 2 * attention * width  # queries, keys, values, attention's output
-            + 4 * queries // shape.head_dim  # log of its sums
-            + 4 * channels * width  # gate, its SiLU, up; the product
-            + 4 * attention * shape.family.qk_norm
-        )
-        kept = len(layers) * per_layer
+        per_layer = self._kept_in_layers(scores_learn=scores_learn)
+        kept = sum(per_layer)
         if self.config.gradient_checkpointing:
-            kept = per_layer + len(layers) * d * width
+            kept = max(per_layer) + len(layers) * d * width
         logits, (mlp, head) = tokens * shape.vocab_size, self._gathered
         units = sum(x.ffn_units + x.num_key_value_heads for x in layers)
         return {
@@ -218,6 +210,29 @@ class Way:
             "head, logits and loss": max(2 * head + width * logits, 12 * logits, 2 * mlp),
             "scores and their optimiser": 8 * 4 * (units + (2 * len(layers) + 1) * d),
         }
+
+    def _kept_in_layers(self, *, scores_learn: bool) -> list[int]:
+        """Bytes of a token that each layer keeps for the backward pass.
+
+        While scores learn, a token also goes through the experts that it would take of all.
+        """
+        shape, width, (channels, queries) = self.shape, self.dtype.itemsize, self._columns
+        d, k, linear = shape.hidden_size, shape.experts_per_token, shape.linear
+        attention = queries + queries // shape.query_heads_per_group
+        norms = len(norms_of(shape.family.model_type).names)
+        common = 4 * d * norms  # which take a float32 input
+        common += 2 * d * width * self.config.norm_scales
+        # Gate, its SiLU, up; the product, or of experts each one's output, which its weight scales.
+        mlp = 3 * channels + k * d if k else 4 * channels
+        common += mlp * width * (1 + scores_learn * (k > 0))
+        full = (
+            2 * attention * width  # queries, keys, values, attention's output
+            + 4 * queries // shape.head_dim  # log of its sums
+            + 4 * attention * shape.family.qk_norm
+            + 2 * queries * width * shape.family.is_hybrid  # the output's gate, and what it scales
+        )
+        linears = {} if linear is None else dict.fromkeys(linear.layers, linear.kept_bytes(width))
+        return [common + linears.get(layer, full) for layer in range(len(shape.layers))]
 
     def _layerwise(self, sequences: int, *, refits: bool) -> Terms:
         """The peak of work on one layer for all sequences: hidden states and float64 matrices.

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.plan import Plan
@@ -21,7 +23,14 @@ from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import read_json
 from grasp_deploy.files.progress import OnProgress
+from grasp_deploy.pruning.distilling import last_hidden
+from grasp_deploy.pruning.gates import gated, scaled_norms, straight_through
+from grasp_deploy.pruning.layout import decoder_layers, norms_in
+from grasp_deploy.pruning.projection import project
+from grasp_deploy.pruning.training import freeze
+from grasp_deploy.pruning.units import UnitTable
 from tests.compression.conftest import MakeConfig
+from tests.tiny import tiny_model
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SHAPE = model_shape(read_config(BENCHMARKS / "configs" / "llama-2-7b.json"))
@@ -85,6 +94,48 @@ def test_the_stages_own_code_takes_as_much(one: Way, stage: str, counted_bytes: 
     way = replace(one, config=config)
     terms = way.stages[stage]
     assert sum(terms.values()) - terms["weights"] == pytest.approx(counted_bytes, rel=0.005)
+
+
+KEPT_ON = 128  # tokens
+
+
+def kept_bytes(model: PreTrainedModel, units: UnitTable, mask: Tensor) -> int:
+    """Bytes that a step of learning keeps for its backward pass, the model's own not counted."""
+    held = {part.untyped_storage().data_ptr() for part in (*model.parameters(), *model.buffers())}
+    kept: dict[int, Tensor] = {}
+
+    def keep(part: Tensor) -> Tensor:
+        kept[part.untyped_storage().data_ptr()] = part
+        return part
+
+    ids = torch.arange(KEPT_ON)[None] % model.config.vocab_size
+    norms = len(norms_in(model).in_order(len(decoder_layers(model))))
+    scales = torch.ones(norms * model.config.hidden_size, requires_grad=True)
+    with gated(model, units) as gates, scaled_norms(model) as scaled:
+        gates.assign(straight_through(torch.full_like(mask, 0.5).requires_grad_(), mask))
+        scaled.assign(scales)
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda part: part):
+            hidden = last_hidden(model, input_ids=ids)
+    assert hidden.requires_grad
+    return sum(t.untyped_storage().nbytes() for at, t in kept.items() if at not in held)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_5_text", "qwen3_moe"])
+def test_what_a_step_keeps(family: str, dtype: Any) -> None:
+    """As autograd saves it, in layers of every kind."""
+    sizes = {"hidden_size": 256, "intermediate_size": 768, "num_attention_heads": 8}
+    experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 96}
+    more = {"qwen3_moe": experts, "qwen3_5_text": {"linear_value_head_dim": 96}}.get(family, {})
+    model = tiny_model(family, dtype=getattr(torch, dtype), **sizes, **more)
+    freeze(model)
+    shape = model_shape({**model.config.to_dict(), "dtype": dtype})
+    config = replace(CONFIG, sequence_length=KEPT_ON, dtype=dtype, kv_multiple=1)
+    budget = budget_for(config, shape, torch.device("cpu"))
+    way = Way(config, shape, shape_within(budget, shape), on_gpu=True)
+    mask = project(torch.zeros_like(budget.costs), budget).float()
+    predicted = way.stages["gates"]["activations of a step"]
+    assert predicted == pytest.approx(kept_bytes(model, budget.units, mask), rel=0.07)
 
 
 def test_passes() -> None:

@@ -11,6 +11,7 @@ from grasp_deploy.errors import InputError
 MOST_EXPERTS = 100_000  # of all layers; a model of 94 layers has 12,032
 KINDS = ("linear_attention", "full_attention")
 FLOAT32_BYTES = 4
+CHUNK = 64  # tokens that linear attention computes at once
 # Qwen3.5 holds these in float32 where all else is bfloat16, and Qwen3.6 does not.
 MAYBE_FLOAT32 = ("linear_attn.A_log", "linear_attn.norm.weight")
 
@@ -55,6 +56,18 @@ class LinearAttention:
         width = FLOAT32_BYTES if self.float32_states else bytes_per_value
         recurrent = self.value_heads * self.key_width * self.value_width * width
         return (self.kernel - 1) * self._columns[0] * bytes_per_value + recurrent
+
+    def kept_bytes(self, bytes_per_value: int) -> int:
+        """Bytes of a token that one layer keeps for the backward pass, in transformers' own code.
+
+        That copies queries, keys and values of each value head in float32, several times.
+        """
+        mixed, values = self._columns
+        keys = self.value_heads * self.key_width
+        decays, state = self.value_heads * CHUNK, keys * self.value_width // CHUNK
+        copies = 12 if bytes_per_value == FLOAT32_BYTES else 8  # what is cast is laid out anew
+        in_float32 = copies * keys + 6 * values + 5 * decays + state
+        return FLOAT32_BYTES * in_float32 + (2 * mixed + values) * bytes_per_value
 
 
 def linear_attention(sizes: Sizes) -> LinearAttention:
