@@ -46,6 +46,7 @@ def print_family(members: Sequence[dict[str, Any]], output: Path) -> None:
 def print_compressed(record: dict[str, Any], config: CompressConfig) -> None:
     """Print what was kept, its footprint, the loss on held-out text, and how to serve it."""
     from grasp_deploy.data import calibration_sources
+    from grasp_deploy.data.mixture import shares
     from grasp_deploy.report.tables import footprint_table, layer_table, time_table
 
     stdout.print(layer_table(record["dense"], record))
@@ -65,7 +66,10 @@ def print_compressed(record: dict[str, Any], config: CompressConfig) -> None:
     loss = _finished_loss(record)
     if loss is not None:
         recovered = f", {loss:.3f} recovered" if "recovery" in record else ""
-        is_own = all(source.is_own for source in calibration_sources(config.calibration))
+        sources = calibration_sources(config.calibration)
+        counts = shares([source.weight for source in sources], config.sequences)
+        # A text of one sequence holds nothing out.
+        is_own = all(s.is_own or n < 2 for s, n in zip(sources, counts, strict=True))
         what = "of the model's own text, which flatters" if is_own else "of calibration text"
         print_line(
             f"loss on {record['heldout_tokens']:,} held-out tokens {what}, nats per token: "

@@ -21,15 +21,17 @@ class SplitText:
     blocks: CalibrationBlocks
     sources: list[int]  # the number of the source of each held-out sequence
     is_own: Tensor  # (h,) bool: held-out sequences that the model wrote
+    learns_own: Tensor  # (t,) bool: the same of those that are learnt from
 
     @property
     def witness(self) -> Tensor:
-        """`(n, T)` ids that the plan states a loss on: held out, and if possible the model's own.
+        """`(n, T)` ids that the plan states a loss on: the model's own, and if possible held out.
 
         The plan discloses them, so a user's own text is taken only if there is no other.
         """
         heldout, train = self.blocks.heldout, self.blocks.train
-        rows = next(rows for rows in (heldout[self.is_own], heldout, train) if len(rows))
+        own = heldout[self.is_own], train[self.learns_own]
+        rows = next(rows for rows in (*own, heldout, train) if len(rows))
         return rows[: max(1, WITNESS_TOKENS // rows.shape[1]), :WITNESS_TOKENS]
 
     @property
@@ -49,15 +51,17 @@ def split_text(text: Blocks, *, apart: bool) -> SplitText:
     """
     token_ids, parts = text.token_ids, text.parts
     source = torch.full((len(token_ids),), -1)
+    is_own = torch.zeros(len(token_ids), dtype=torch.bool)
     for index, places in enumerate(places_of_sources(text)):
+        is_own[places] = bool(parts) and parts[index].is_own
         ordered = places.flip(0) if parts and not apart else places
         source[CalibrationBlocks.split(ordered, apart=apart).heldout] = index
     is_heldout = source >= 0
-    sources = source[is_heldout].tolist()
     return SplitText(
         CalibrationBlocks(token_ids[~is_heldout], token_ids[is_heldout]),
-        sources,
-        torch.tensor([bool(parts) and parts[s].is_own for s in sources], dtype=torch.bool),
+        source[is_heldout].tolist(),
+        is_own[is_heldout],
+        is_own[~is_heldout],
     )
 
 

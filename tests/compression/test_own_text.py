@@ -120,6 +120,18 @@ def test_a_killed_run_goes_on_with_the_same_text(
     assert again.inputs == run.inputs, "what identifies the run does not wait for its own text"
 
 
+@pytest.mark.parametrize("weights", [(9, 1), (1, 9)])
+def test_a_plan_shows_own_text_though_none_is_held_out(
+    weights: tuple[int, int], make_config: MakeConfig, tmp_path: Path
+) -> None:
+    """A source of one sequence holds nothing out. Own rows are zeros until they are written."""
+    (tmp_path / "text.txt").write_text("Once upon a time. " * 200)
+    texts = (f"{tmp_path / 'text.txt'}={weights[0]}", f"self={weights[1]}")
+    split = prepare(make_config(keep=0.6, calibration=texts, sequences=10)).split
+    assert len(split.witness) and not split.witness.any()
+    assert bool(split.is_own[split.judges].all()) == (weights[0] == 1)
+
+
 def test_what_texts_begin_with(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     tokenizer = tiny_tokenizer()
