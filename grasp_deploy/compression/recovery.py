@@ -115,8 +115,8 @@ class _Recovery:
             recompute(student)
         self.distiller = Distiller(teacher, student, team())
         self.best: dict[str, Tensor] = {}
-        self.failure = ""  # why it ended before the last step
-        self.record: dict[str, Any] = {"step": 0, "seconds": 0.0, "metrics": []}
+        # `failure`: why it ended before the last step.
+        self.record: dict[str, Any] = {"step": 0, "seconds": 0.0, "metrics": [], "failure": ""}
         if workspace.has(STAGE):
             self._go_on()
         else:
@@ -127,7 +127,7 @@ class _Recovery:
         batches = rows.split(sequences_in_step(self.run.config))
         record, steps, saved_at, saving = self.record, len(batches), time.monotonic(), 0.0
         record["steps"] = steps
-        while record["step"] < steps:
+        while record["step"] < steps and not record["failure"]:
             began, step = time.perf_counter(), record["step"]
             warmed = min(1.0, (step + 1) / (WARMUP_SHARE * steps))
             row: dict[str, Any] = {"stage": STAGE, "step": step + 1, "steps": steps}
@@ -138,7 +138,7 @@ class _Recovery:
                 if step + 1 in checks_of(steps):
                     row["heldout_divergence"] = self._check()
             except LossError as error:
-                self.failure = f"{error}"
+                record["failure"] = f"{error}"
                 if record["best_step"]:
                     logger.warning("%s; recovery ends here, with the best weights so far", error)
                 break
@@ -162,7 +162,7 @@ class _Recovery:
         plan = replace(plan, provenance={**plan.provenance, "seconds": seconds})
         if not record["best_step"]:
             first, last = (Heldout(**record[name]) for name in ("first", "last"))
-            why = self.failure or (
+            why = record["failure"] or (
                 "on held-out text the divergence from the dense model went "
                 f"from {first.divergence:.4f} to {last.divergence:.4f} nats, and only weights that "
                 "are nearer, and further away on no kind of text, are kept: give more tokens or "

@@ -3,17 +3,19 @@
 import logging
 import shutil
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from grasp_deploy.compression import recovery
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.run_options import RunOptions, Start
 from grasp_deploy.errors import InputError
+from grasp_deploy.pruning.distilling import Distiller
 from grasp_deploy.pruning.training import recompute
 from tests.compression.conftest import MakeConfig
 from tests.tiny import RANDOM
@@ -59,6 +61,35 @@ def test_a_resumed_recovery_reads_what_it_began_with(
     assert again.fitted == whole.fitted
     assert again.provenance["seconds"].keys() == whole.provenance["seconds"].keys()
     assert caplog.text.count(told) == 2, "to calibrate and to recover on"
+
+
+def test_a_check_that_overflows_ends_a_resumed_recovery_too(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the weights that it would go on with are finite, and later checks too."""
+    measure = Distiller.measure
+
+    def overflows_third(self: Distiller, rows: Tensor) -> Any:
+        calls.append(rows)
+        found = measure(self, rows)
+        return found._replace(divergence=found.divergence * (inf if len(calls) == 3 else 1))
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    calls: list[Tensor] = []
+    monkeypatch.setattr(Distiller, "measure", overflows_third)
+    config = make_config(keep=0.6, method=RANDOM, compensation=False, scale_epochs=0)
+    config = replace(config, recover=16 * 1024)
+    whole = compress(config, tmp_path / "whole").plan
+    calls.clear()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("grasp_deploy.compression.compress.write_checkpoint", stop)
+        compress(config, tmp_path / "out")
+    again = compress(config, RunOptions(tmp_path / "out", resume=True)).plan
+    records = [plan.provenance["healing"][0] for plan in (whole, again)]
+    assert records[0]["best_step"] > 0 and records[0]["tokens"] == records[1]["tokens"] < 15 * 1024
+    assert again.fitted == whole.fitted
 
 
 def test_a_recovery_goes_on_from_the_checkpoint_that_it_began_with(
