@@ -107,6 +107,7 @@ def show_dry_run(config: CompressConfig, gpu_memory: str | None, as_json: bool) 
     if is_under_torchrun():
         raise InputError("--dry-run predicts any number of processes: start it without torchrun")
     from grasp_deploy.compression.dry_run import dry_run
+    from grasp_deploy.compression.stages import OWN_METHOD
 
     found = dry_run(config, gpu_memory)
     if as_json:
@@ -119,6 +120,8 @@ def show_dry_run(config: CompressConfig, gpu_memory: str | None, as_json: bool) 
                 f"About {timedelta(seconds=round(found.seconds))} (hours, minutes, seconds) on one "
                 "process, by a pass measured here; least squares come on top."
             )
+        if OWN_METHOD in found.passes:
+            print_line("What your own method takes is unknown: its memory and time come on top.")
     if not any(map(found.fits, found.ways)):
         raise typer.Exit(CHECK_FAILED)
 

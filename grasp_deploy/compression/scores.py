@@ -15,7 +15,7 @@ from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.objective import Objective
 from grasp_deploy.compression.own_function import METHOD_CALL, own_values
 from grasp_deploy.compression.resume import StageResult
-from grasp_deploy.compression.stages import Stages
+from grasp_deploy.compression.stages import OWN_METHOD, Stages
 from grasp_deploy.config.option import assigned
 from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.criteria.batches import CalibrationText
@@ -40,7 +40,7 @@ def _own_scores(frozen: FrozenModel, stages: Stages) -> StageResult:
     """Scores of the user's `function(model, budget, text)`; InputError for what is no number."""
     run, config = frozen.run, frozen.run.config
     option, size = assigned(config, "method"), run.budget.units.size
-    on_batch = partial(stages.report, "criterion")
+    on_batch = partial(stages.report, OWN_METHOD)
     text = CalibrationText(run.blocks.train, config.batch_size, on_batch, config.seed)
     scores = own_values(option, METHOD_CALL, size, frozen.model, run.budget, text)
     wrong = ~scores.float().isfinite()  # as the plan holds them

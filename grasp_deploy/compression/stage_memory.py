@@ -14,6 +14,7 @@ from grasp_deploy.compression.own_text import rows_at_once
 from grasp_deploy.compression.recovery import sequences_in_step
 from grasp_deploy.compression.stages import (
     MORE_TEXT,
+    OWN_METHOD,
     OWN_TEXT,
     PREDICTIONS,
     RECOVERY,
@@ -113,7 +114,7 @@ class Way:
         rounds += [self._layerwise(n.scored, refits=True)] * config.compensation
         largest = max(rounds, key=lambda terms: sum(terms.values()))
         last = self._layerwise(n.fitted, refits=True)
-        peaks = {OWN_TEXT: writing, "rounds": largest, "criterion": largest}
+        peaks: dict[str, Terms] = {OWN_TEXT: writing, "rounds": largest, OWN_METHOD: {}}
         gathered = {"gathered weights": 2 * max(self._gathered)}
         # Processes share a batch, the first of them the most.
         mine = -(-self._state_bytes * share // config.batch_size)

@@ -24,6 +24,7 @@ from grasp_deploy.pruning.units import UnitTable
 SAVE_EVERY_SECONDS = 5.0
 SAVING_PAUSES = 4  # such pauses for each second that saving takes: a twentieth of the time
 OWN_TEXT, PREDICTIONS, RECOVERY = "own-text", "predictions", "recovery"
+OWN_METHOD = "criterion"  # of the user
 MOST_ROWS = 128  # of own text that are written at once: a step reads the weights once for all
 MOST_ROWS_ON_GPU = 512  # with fewer rows a step of a small model takes as long
 ALONE_PASSES = 50  # passes that take as long as reading the weights for each token of such rows
@@ -67,17 +68,18 @@ def passes_of(
 ) -> dict[str, int]:
     """Forward passes of a sequence by stage, for one budget; a backward pass counts as another.
 
-    A refit takes three of each layer, a criterion one beside its gradients. Writing token by token
-    counts as the passes that take as long, for so many rows `at_once`. `kept` is the budget's share
-    of the prunable cost. A run from a `larger` share first refits what that kept.
+    A refit takes three of each layer, a criterion one beside its gradients. Those of the user's own
+    method are unknown, and count as 0. Writing token by token counts as the passes that take as
+    long, for so many rows `at_once`. `kept` is the budget's share of the prunable cost. A run from
+    a `larger` share first refits what that kept.
     """
     n, refits = sequences_of(config), config.compensation
     # All rounds for an unknown share: what another budget than --keep removes the model tells.
     removed = (larger or 1) - (kept or config.keep or 0)
-    rounds = config.rounds_for(removed) if config.cuts_in_rounds else 1
-    between = refits and config.cuts_in_rounds
+    rounds = config.rounds_for(removed)
     # Without learning the last round refits nothing.
-    in_rounds = rounds * (1 + between) + between * ((larger is not None) - (not config.learns))
+    cuts = rounds * (1 + refits) + refits * ((larger is not None) - (not config.learns))
+    in_rounds = {"rounds": 3 * n.scored * cuts}
     gates = min(n.train, GATE_SEQUENCES) if config.learns else 0
     scales = config.scale_epochs * n.train
     step, checks = 2 + config.gradient_checkpointing, n.heldout * (HELDOUT_CHECKS + 1)
@@ -91,14 +93,14 @@ def passes_of(
     }
     found = {
         OWN_TEXT: _written(n.own, at_once),
-        "rounds" if config.cuts_in_rounds else "criterion": 3 * n.scored * in_rounds,
+        **(in_rounds if config.cuts_in_rounds else {OWN_METHOD: 0}),
         **(reading | choosing if gates else choosing | reading),  # when it is first needed
         "scales": scales and scales * step + checks,
         MORE_TEXT: _written(n.more_own, at_once),
         # The dense model reads along; gradients of weights are a pass more.
         RECOVERY: n.recovered and n.recovered * (step + 2) + 2 * n.heldout * (HELDOUT_CHECKS + 1),
     }
-    return {stage: passes for stage, passes in found.items() if passes}
+    return {stage: passes for stage, passes in found.items() if passes or stage == OWN_METHOD}
 
 
 def _written(rows: int, at_once: int) -> int:

@@ -48,7 +48,7 @@ def share_done(expected: Mapping[str, float], stage: str, share: float) -> float
     """The share of a run that is done at some share of a stage; `expected` weighs the stages."""
     names = list(expected)
     before = sum(expected[name] for name in names[: names.index(stage)])
-    return (before + share * expected[stage]) / sum(expected.values())
+    return (before + share * expected[stage]) / (sum(expected.values()) or 1)
 
 
 @contextmanager

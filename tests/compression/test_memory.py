@@ -29,6 +29,7 @@ from grasp_deploy.pruning.layout import decoder_layers, norms_in
 from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.training import freeze
 from grasp_deploy.pruning.units import UnitTable
+from grasp_deploy.report.progress import share_done
 from tests.compression.conftest import MakeConfig
 from tests.tiny import tiny_model
 
@@ -158,6 +159,15 @@ def test_passes() -> None:
     assert passes_of(replace(CONFIG, objective="text")) == expected
     recovered = 4 * 2000 + 2 * 32 * 5  # the dense model's, and three of what learns
     assert passes_of(replace(CONFIG, recover=2000 * TOKENS))["recovery"] == recovered
+
+
+def test_a_method_of_ones_own_may_take_any_time(one: Way) -> None:
+    """Its stage is told, with the weights that it needs at least, though no other follows."""
+    own: dict[str, Any] = {"method": "mine:scores", "scale_epochs": 0, "compensation": False}
+    config = replace(CONFIG, **own, calibration=("c4", "self=0"), objective="text")
+    assert passes_of(config) == {"criterion": 0}
+    assert replace(one, config=config).stages == {"criterion": {"weights": SHAPE.weight_bytes}}
+    assert share_done(passes_of(config), "criterion", 0.5) == 0
 
 
 def test_what_learns_takes_twelve_bytes_for_each_weight(one: Way) -> None:
