@@ -76,13 +76,13 @@ def passes_of(
     n, refits = sequences_of(config), config.compensation
     # All rounds for an unknown share: what another budget than --keep removes the model tells.
     removed = (larger or 1) - (kept or config.keep or 0)
-    rounds = config.rounds_for(removed)
+    rounds, again = config.rounds_for(removed), config.gradient_checkpointing
     # Without learning the last round refits nothing.
     cuts = rounds * (1 + refits) + refits * ((larger is not None) - (not config.learns))
-    in_rounds = {"rounds": 3 * n.scored * cuts}
+    in_rounds = {"rounds": n.scored * (3 * cuts + again * rounds)}
     gates = min(n.train, GATE_SEQUENCES) if config.learns else 0
     scales = config.scale_epochs * n.train
-    step, checks = 2 + config.gradient_checkpointing, n.heldout * (HELDOUT_CHECKS + 1)
+    step, checks = 2 + again, n.heldout * (HELDOUT_CHECKS + 1)
     # The dense model reads a sequence once; in batches, which each epoch draws anew, each time.
     read = max(gates, scales if config.batch_size > 1 else min(scales, n.train))
     is_read = bool(read or refits) and config.objective == "dense"

@@ -152,6 +152,8 @@ def test_passes() -> None:
     heldout_alone = passes_of(replace(CONFIG, method="progressive", scale_epochs=0))
     assert heldout_alone["predictions"] == 32
     assert heldout_alone["rounds"] == (5 * 6 - 3) * 64, "its last round refits nothing"
+    again = passes_of(replace(CONFIG, gradient_checkpointing=True))
+    assert again["rounds"] == 5 * (6 + 1) * 64, "each is computed twice for its gradients"
     assert passes_of(replace(CONFIG, scale_epochs=2))["predictions"] == 512
     # Each epoch draws other batches, which are read again.
     assert passes_of(replace(CONFIG, scale_epochs=2, batch_size=2))["predictions"] == 992
