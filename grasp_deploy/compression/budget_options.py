@@ -13,7 +13,7 @@ from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.limits import LINEAR_HEADS
 from grasp_deploy.checkpoint.plan import shape_keeping
 from grasp_deploy.compression.own_function import own_values
-from grasp_deploy.compression.time_budget import time_budget
+from grasp_deploy.compression.time_budget import no_price, time_budget
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.compress_options import SIZES
 from grasp_deploy.config.option import assigned
@@ -54,6 +54,8 @@ def budget_for(config: CompressConfig, shape: ModelShape, device: torch.device) 
         )
     units = unit_table(shape)
     costs = unit_costs(config, shape, units)
+    if (time := time_budget(config)) and not costs.any():
+        raise no_price(time.dense_seconds, 0.0)  # of the units that may go
     limit, as_option = _limit(config, shape, float(costs.sum()))
     ffn_multiple, kv_multiple = multiples_for(config, shape)
     try:
@@ -113,7 +115,7 @@ def _limit(
         return float(keep * Fraction(total)), (
             lambda limit: f"--keep {math.ceil(10_000 * Fraction(limit) / Fraction(total)) / 1e4:g}"
         )
-    dense, asked, costs_each, as_option = _amounts(config, shape)
+    dense, asked, costs_each, as_option = _amounts(config, shape, total)
     if asked > dense:
         raise InputError(
             f"{written(config)} needs no pruning, since the dense model has {as_option(dense)}: "
@@ -124,7 +126,7 @@ def _limit(
 
 
 def _amounts(
-    config: CompressConfig, shape: ModelShape
+    config: CompressConfig, shape: ModelShape, total: float
 ) -> tuple[float, float, float, Callable[[float], str]]:
     """Bytes or seconds that the dense model takes, those allowed, and the cost of one of them.
 
@@ -135,7 +137,8 @@ def _amounts(
         return f"{option} {math.ceil(amount)}B ({format_bytes(math.ceil(amount))})"
 
     if time := time_budget(config):
-        return time.dense_seconds, time.asked_seconds, 1e9, time.as_option
+        as_option = partial(time.as_option, total / 1e9)
+        return time.dense_seconds, time.asked_seconds, 1e9, as_option
     if config.gpu_memory is not None:
         room = room_of(config)
         dense = deployment_memory(shape, load_of(config), room.overhead_bytes).total_bytes

@@ -41,12 +41,10 @@ class TimeBudget:
             "predicted_seconds": self.dense_seconds - (total_cost - kept_cost) / 1e9,
         }
 
-    def as_option(self, seconds: float) -> str:
+    def as_option(self, prunable_seconds: float, seconds: float) -> str:
         """The option that asks for a time, as a speedup rounded down, with the fixed part."""
         speedup = math.floor(1000 * self.dense_seconds / seconds) / 1000
-        parts = {"ffn": self.ffn_seconds, "kv": self.kv_seconds}
-        prunable = sum(s for kind, s in parts.items() if self.config.targets in (kind, "both"))
-        fixed = milliseconds(self.dense_seconds - prunable)
+        fixed = milliseconds(self.dense_seconds - prunable_seconds)
         return f"--speedup {speedup:g} ({milliseconds(seconds)}, of which {fixed} are fixed)"
 
 
@@ -73,11 +71,17 @@ def time_budget(config: CompressConfig) -> TimeBudget | None:
         )
     )
     if not 0 < ffn + kv < dense:
-        raise InputError(
-            f"the measured times make no price (of {milliseconds(dense)} "
-            f"{milliseconds(dense - ffn - kv)} would be fixed): measure again, on a quieter machine"
-        )
+        raise no_price(dense, ffn + kv)
     return TimeBudget(config, dense, ffn, kv)
+
+
+def no_price(dense_seconds: float, prunable_seconds: float) -> InputError:
+    """The error for measured times of which no budget can be made."""
+    whole, fixed = map(milliseconds, (dense_seconds, dense_seconds - prunable_seconds))
+    return InputError(
+        f"the measured times make no price (of {whole} {fixed} would be fixed): measure again, on "
+        "a quieter machine"
+    )
 
 
 def milliseconds(seconds: float) -> str:

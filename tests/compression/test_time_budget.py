@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from grasp_deploy.checkpoint.format.shapes import model_shape
+from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape
 from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.compression.time_budget import time_budget
 from grasp_deploy.config.compress_config import CompressConfig
@@ -32,8 +32,8 @@ def asked(measured: Times | None = None, **options: Any) -> CompressConfig:
     return CompressConfig(model="m", batch=8, context=64, times=measured or times(), **options)
 
 
-def budget_of(config: CompressConfig) -> Budget:
-    return budget_for(config, SHAPE, torch.device("cpu"))
+def budget_of(config: CompressConfig, shape: ModelShape = SHAPE) -> Budget:
+    return budget_for(config, shape, torch.device("cpu"))
 
 
 def test_the_limit_is_what_the_time_leaves_beside_the_fixed_part() -> None:
@@ -67,6 +67,16 @@ def test_every_mask_holds_the_time(targets: str) -> None:
 def test_beyond_reach_names_the_fixed_part(targets: str, fixed: str) -> None:
     with pytest.raises(InputError, match=f"of which {fixed} ms are fixed"):
         budget_of(asked(speedup=3, targets=targets))
+
+
+def test_groups_that_stay_are_fixed_and_have_no_price() -> None:
+    """Where only some layers see a window; a price of the others may be lost in noise."""
+    windows = replace(SHAPE, mixed_attention=True)
+    with pytest.raises(InputError, match="of which 6 ms are fixed"):
+        budget_of(asked(speedup=3), windows)
+    for options in ({"speedup": 1.1}, {"keep": 0.5, "cost": "latency"}):
+        with pytest.raises(InputError, match="quieter machine"):
+            budget_of(asked(times(ffn=-0.1), **options), windows)
 
 
 def test_beyond_reach_names_the_largest_possible_which_is_accepted() -> None:
