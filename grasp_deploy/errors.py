@@ -13,6 +13,8 @@ PICTURES = {
     **{code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n"},
     0x7F: "\u2421",
 }
+# In errors that have no type of their own. Libraries take their room when their handle is made.
+NO_ROOM = ("can't allocate memory", "ALLOC_FAILED", "cublasCreate", "cusolverDnCreate")
 
 
 class InputError(ValueError):
@@ -32,8 +34,8 @@ def printable(text: str) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """True if memory ran out: Python's, a GPU's, or that of torch on the CPU."""
-    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+    """True if memory ran out: Python's, a GPU's or its libraries', or that of torch on the CPU."""
+    if isinstance(error, MemoryError) or any(said in str(error) for said in NO_ROOM):
         return True
     return type(error).__name__ == "OutOfMemoryError"  # torch's, which is not imported here
 

@@ -20,7 +20,7 @@ from grasp_deploy.compression.run_options import RunOptions
 from grasp_deploy.compression.stage_memory import Way
 from grasp_deploy.compression.stages import passes_of
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.errors import InputError
+from grasp_deploy.errors import InputError, is_out_of_memory
 from grasp_deploy.files.json_files import read_json
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.pruning.distilling import last_hidden
@@ -204,6 +204,22 @@ def test_a_measured_step_of_recovery_takes_no_more_than_predicted(name: str) -> 
     pruned = shape_within(budget_for(config, shape, torch.device("cpu")), shape)
     predicted = sum(Way(config, shape, pruned, on_gpu=True).stages["recovery"].values())
     assert 1 < predicted / record["peak_memory_bytes"] < 1.07
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", True),
+        (
+            "cusolver error: CUSOLVER_STATUS_INTERNAL_ERROR, when calling "
+            "`cusolverDnCreate(handle)`",
+            True,
+        ),
+        ("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(...)`", False),
+    ],
+)
+def test_what_a_full_gpu_may_say(text: str, expected: bool) -> None:
+    assert is_out_of_memory(RuntimeError(text)) is expected
 
 
 def runs_out(stage: str, times: int = 1) -> OnProgress:
