@@ -138,8 +138,6 @@ def test_compensation_lowers_the_heldout_loss(short_config: CompressConfig, tmp_
     assert torch.equal(without.mask, plan.mask)
     losses = [one.provenance["losses"]["heldout_pruned"] for one in (plan, without)]
     assert losses[0] < losses[1]
-    for fit in plan.provenance["compensation"]:
-        assert fit["after"] <= fit["before"]
 
 
 def test_a_plan_in_its_checkpoint_makes_it_again_and_one_elsewhere_does_not(
