@@ -83,17 +83,12 @@ def by_lead(make: Callable[[], T]) -> T:
     return cast(T, made[0])
 
 
-def from_all(value: T) -> list[T]:
-    """The `value` of every rank, in the order of ranks; it travels by pickle."""
-    found = [value] * world()
-    if len(found) > 1:
-        dist.all_gather_object(found, value)
-    return found
-
-
 def refuse_differences(facts: dict[str, Any]) -> None:
     """Raise InputError if a rank has another value under a name than the lead."""
-    lead, *others = from_all(facts)
+    found = [facts] * world()
+    if len(found) > 1:
+        dist.all_gather_object(found, facts)
+    lead, *others = found
     for number, other in enumerate(others, start=1):
         changed = [name for name in lead | other if lead.get(name) != other.get(name)]
         if changed:
