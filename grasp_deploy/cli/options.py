@@ -19,7 +19,14 @@ from rich.text import Text
 from grasp_deploy.cli.console import stdout
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.compress_options import COST_OF_BUDGET, SIZES, Share
-from grasp_deploy.config.option import field_problems, flag, number_list, option_fields, value_type
+from grasp_deploy.config.option import (
+    field_problems,
+    flag,
+    number_list,
+    option_fields,
+    read_value,
+    value_type,
+)
 from grasp_deploy.config.rules import BUDGETS, DEPLOYMENT
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import read_json
@@ -183,7 +190,7 @@ def read_values(settings_type: type, given: Mapping[str, Any]) -> dict[str, Any]
         else:
             values[name] = text
             with suppress(msgspec.ValidationError):
-                values[name] = msgspec.convert(text, value_type(plain[name]), strict=False)
+                values[name] = read_value(text, value_type(plain[name]))
     return values
 
 

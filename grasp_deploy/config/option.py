@@ -4,6 +4,7 @@ import dataclasses
 import types
 import typing
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -126,12 +127,25 @@ def value_type(hint: Any) -> Any:
     return hint
 
 
+def read_value(text: str, kind: Any) -> Any:
+    """The value of a type in a text of the command line; ValidationError if that holds none.
+
+    Numbers may be written as in Python, such as `.6`, which is no number in JSON.
+    """
+    info: Any = inspect.type_info(kind)
+    value: Any = text
+    with suppress(ValueError):
+        if isinstance(info, inspect.IntType | inspect.FloatType):
+            value = int(text) if isinstance(info, inspect.IntType) else float(text)
+    return msgspec.convert(value, kind, strict=False)
+
+
 def number_list(text: str, flag: str, kind: Any = Count) -> tuple[Any, ...]:
     """The numbers in `1,2,4`; InputError if one of them is not of `kind`, or given twice."""
     numbers = []
     for part in text.split(","):
         try:
-            numbers.append(msgspec.convert(part.strip(), kind, strict=False))
+            numbers.append(read_value(part.strip(), kind))
         except msgspec.ValidationError:
             raise InputError(
                 f"{flag} {text!r:.60}: {part.strip()!r:.40} is not {describe(kind)}; separate "

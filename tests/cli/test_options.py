@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import typer
 from typer.testing import CliRunner
 
@@ -49,6 +50,15 @@ def test_values_have_the_types_of_their_fields() -> None:
     given = ("--data", "c4", "--batch", "4,8", "--file", "a", "--file", "b", "--memory", "2KiB")
     settings = run(takes_settings(Settings), *given, "--limit", "3", "--rate", "2", "--eager")
     assert settings == Settings("c4", (4, 8), (Path("a"), Path("b")), 2048, 3, 2.0, True)
+
+
+@pytest.mark.parametrize("rate", [".5", "+0.5", " 0.5 ", "5e-1"])
+def test_numbers_may_be_written_as_in_python(rate: str) -> None:
+    settings = run(takes_settings(Settings), "--data", "c4", "--rate", rate, "--limit", "+3")
+    assert (settings.rate, settings.limit) == (0.5, 3)
+    assert run(takes_config, "m", "--keep", rate) == CompressConfig("m", keep=0.5)
+    assert run(takes_config, "m", "--keep", f"1.,{rate}").family == (1.0, 0.5)
+    assert run(takes_config, "m", "--max-loss", rate, "--set", "rounds=03").rounds == 3
 
 
 def test_set_gives_options_of_studies_by_their_types() -> None:
