@@ -34,7 +34,7 @@ SAVED = ".safetensors"  # the suffix of a stage's file
 TEXT = "text"  # the first stage, saved before the run counts as begun
 LARGER = "larger checkpoint"  # whose mask a run starts from
 STEP = "keep-"  # of a checkpoint for each of several budgets
-START_OVER = "start over with --overwrite and without --resume"
+START_OVER = "start over with --overwrite alone"
 
 # Tensors by name: `(N,)` vectors, and columns refitted for the vector `mask`. Then plain values.
 StageResult = tuple[dict[str, Tensor], dict[str, Any]]
@@ -175,16 +175,17 @@ def _continues(options: RunOptions, config: CompressConfig, inputs: dict[str, An
     if not options.resume:
         with locked(directory / LOCK_FILE, options.output):
             pass  # raises, with a better reason, if another run is at work in it
-        raise InputError(
-            f"an unfinished run lies in {directory}: continue it with --resume, or {START_OVER}"
-        )
     before = read_json(directory / INPUTS_FILE, START_OVER)
     changed = _options_since(directory, config)
     changed += [name for name, value in inputs.items() if before.get(name) != value]
     if changed:
         raise InputError(
             f"the run in {directory} began with other options or files ({', '.join(changed)}): "
-            f"resume it with the same ones, or {START_OVER}"
+            f"go on with the same ones, name another --output, or {START_OVER}"
+        )
+    if not options.resume:
+        raise InputError(
+            f"an unfinished run lies in {directory}: continue it with --resume, or {START_OVER}"
         )
     return True
 

@@ -124,8 +124,9 @@ def test_resume_with_overwrite_goes_on_and_says_so(
 def test_up_and_fit_go_on_with_an_unfinished_run(work: Path, unfinished: Path) -> None:
     begun = json.loads((unfinished / "compress_config.json").read_text())
     config = CompressConfig.from_dict(begun, "it")
-    with pytest.raises(InputError, match=r"unfinished run lies in out\.partial"):
+    with pytest.raises(InputError, match=r"out\.partial .*--seed 0 -> 1") as refused:
         compress_unless_done(replace(config, seed=1), Path("out"), overwrite=False)
+    assert "--resume" not in str(refused.value), "which neither has"
     (work / "text.txt").unlink()  # the run has saved what it read
     assert compress_unless_done(config, Path("out"), overwrite=False) is not None
     assert names(work) == ["out"]
