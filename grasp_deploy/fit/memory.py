@@ -61,7 +61,7 @@ class Fit:
         if offer.has_fp8_cache:
             options["kv_cache_dtype"] = "fp8"
         if offer.keep is not None:
-            words = given_words(_share_config(self.config, self.shape, offer))
+            words = given_words(_offer_config(self.config, self.shape, offer))
             commands.append(["compress", model, *words, "--output", "smaller"])
             model, revision = "smaller", []
         if offer.bits is not None:
@@ -126,18 +126,18 @@ def predict_fit(config: CompressConfig) -> Fit:
     return Fit(config, shape, load, room, rows, impossible)
 
 
-def _share_config(config: CompressConfig, shape: ModelShape, offer: Offer) -> CompressConfig:
-    """The compression to the share of an offer, with all options of `config` but its deployment.
+def _offer_config(config: CompressConfig, shape: ModelShape, offer: Offer) -> CompressConfig:
+    """The compression of an offer: the deployment's own, or to a share before it is quantised.
 
-    Its cost weighs weights against cache at their sizes once quantised.
+    The cost then weighs weights against an FP8 cache at their sizes once quantised.
     """
     assert offer.keep is not None, "asked of an offer that prunes"
-    width = shape.bytes_per_parameter
-    cached = 1 if offer.has_fp8_cache else load_of(config).kv_bytes_per_value or width
-    bits: float = offer.bits or 8 * width
+    if offer.bits is None:
+        return config
+    bits: float = offer.bits
     if offer.group_columns:
-        bits += 8 * width / offer.group_columns
-    tokens = math.ceil(load_of(config).cached_tokens * 8 * cached / bits)
+        bits += 8 * shape.bytes_per_parameter / offer.group_columns
+    tokens = math.ceil(load_of(config).cached_tokens * 8 / bits)
     defaults = option_fields(config)
     deployment: dict[str, Any] = {n: defaults[n].default for n in ("gpu_memory", *DEPLOYMENT)}
     share = math.floor(1000 * offer.keep) / 1000
@@ -145,9 +145,9 @@ def _share_config(config: CompressConfig, shape: ModelShape, offer: Offer) -> Co
 
 
 def _is_possible(config: CompressConfig, shape: ModelShape, offer: Offer) -> bool:
-    """True if `compress` takes the share of an offer, in the multiples that layers keep."""
+    """True if `compress` takes an offer, in the multiples that layers keep."""
     try:
-        budget_for(_share_config(config, shape, offer), shape, torch.device("cpu"))
+        budget_for(_offer_config(config, shape, offer), shape, torch.device("cpu"))
     except InputError:
         return False
     return True

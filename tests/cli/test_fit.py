@@ -10,7 +10,7 @@ import pytest
 from grasp_deploy.demo.run import MODEL as DEMO
 from tests.cli.command import document, grasp_deploy, needs_vllm
 from tests.installed import pretend
-from tests.tiny import MAGNITUDE
+from tests.tiny import MAGNITUDE, VARIANTS, tiny_config
 
 LOAD = ("--concurrency", "8", "--context", "64")
 QUICK = (
@@ -65,8 +65,7 @@ def test_the_commands_name_a_folder(config: Path, monkeypatch: pytest.MonkeyPatc
         name = Path(named).absolute().name
         quantised = f"grasp-deploy quantize {named} --scheme w4a16 --output {name}-w4a16 && "
         assert any(command.startswith(quantised) for command in commands)
-        pruned = f"grasp-deploy compress {named} --keep 0."
-        assert commands[-1].startswith(pruned) and " --cost memory --cached-tokens " in commands[-1]
+        assert commands[-1].startswith(f"grasp-deploy compress {named} --gpu-memory 6.8MiB ")
 
 
 @pytest.mark.parametrize(
@@ -89,9 +88,20 @@ def test_compress_takes_the_commands_with_all_options(memory: str, options: str,
     assert len(pruned) == rows
     for offer in pruned:
         words = shlex.split(offer["command"].partition(" && ")[0])[1:]
-        assert set(given) <= set(words) and not {"--gpu-memory", "--overhead"} & set(words), words
+        assert set(given) <= set(words), words
+        assert ("--gpu-memory" in words) == (offer["bits"] is None), words
         ended = grasp_deploy(*words, "--dry-run")
         assert ended.code == 0, (words, ended.stderr)
+
+
+def test_what_can_only_just_be_pruned_to_fit_is_offered(work: Path) -> None:
+    """By the budget itself: a share in thousandths would be below the least that it can be."""
+    tiny_config(**VARIANTS["qwen3-moe"], dtype="float32").to_json_file(work / "config.json")
+    load = ("--gpu-memory", "5371000B", "--overhead", "1B", "--concurrency", "4", "--context", "64")
+    offers = document("fit", work, *load, "--dry-run", "--json")["offers"]
+    (command,) = [offer["command"] for offer in offers if offer["keep"] is not None]
+    ended = grasp_deploy(*shlex.split(command.partition(" && ")[0])[1:], "--dry-run")
+    assert ended.code == 0, ended.stderr
 
 
 def test_compress_names_the_flags_of_the_load(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
