@@ -169,10 +169,10 @@ def bench_serve(
     from grasp_deploy.engine.serve import check_before_serving, free_port, running_server
 
     platform, flags = installed_platform(), read_flags(vllm_arguments)
-    if flags.hf_token:
+    if flags.secrets:
         raise InputError(
-            "--hf-token would stand in the record: leave it out, and set HF_TOKEN in the "
-            "environment instead"
+            "--api-key, --hf-token and --watermark-config would stand in the record: leave them "
+            "out; a token may be in the environment, as HF_TOKEN"
         )
     if flags.dtype is None:
         models = [replace(model, shape=served_shape(model.shape, platform)) for model in models]

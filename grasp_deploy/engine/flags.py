@@ -36,6 +36,7 @@ class ServerFlags(argparse.Namespace):
     uds: str | None
     api_key: list[str]
     hf_token: list[str]
+    watermark_config: list[str]
     tensor_parallel_size: int
     pipeline_parallel_size: int
     data_parallel_size: int
@@ -61,6 +62,11 @@ class ServerFlags(argparse.Namespace):
     def parallel_sizes(self) -> tuple[int, int, int]:
         """Shares of each layer, stages of layers, and copies of the model."""
         return self.tensor_parallel_size, self.pipeline_parallel_size, self.data_parallel_size
+
+    @property
+    def secrets(self) -> list[str]:
+        """Values that nothing may print or record; the watermark's holds its key."""
+        return [*self.api_key, *self.hf_token, *self.watermark_config]
 
     def own_format(self, dtype: str | None) -> list[str]:
         """FORMAT and the weights' `dtype` as flags, without those that these flags decide."""
@@ -116,6 +122,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int)
     parser.add_argument("--api-key", nargs="+", action="extend", default=[])
     parser.add_argument("--hf-token", nargs="*", action="extend", default=[])
+    parser.add_argument("--watermark-config", action="append", default=[])
+    parser.add_argument("--watermark")  # else read as a short form of the former
     parser.add_argument("--tensor-parallel-size", "-tp", type=int, default=1)
     parser.add_argument("--pipeline-parallel-size", "-pp", type=int, default=1)
     parser.add_argument("--data-parallel-size", "-dp", type=int, default=1)

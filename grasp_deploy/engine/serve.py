@@ -54,7 +54,7 @@ def serve(directory: Path, vllm_arguments: Sequence[str]) -> None:
         print(printable(f"warning: by its card this model is {why}"), file=sys.stderr)
     added = [f"{name}={value}" for name, value in environment.items() - os.environ.items()]
     words = [*added, *command]
-    for key in (*flags.api_key, *flags.hf_token):
+    for key in flags.secrets:
         words = [
             f"{word.removesuffix(key)}***" if word == key or word.endswith(f"={key}") else word
             for word in words

@@ -140,10 +140,13 @@ def test_a_port_in_use_matters_only_if_a_flag_names_it(
     assert "--port" not in record.settings.server_flags
 
 
-def test_no_token_comes_into_a_record(models: list[Path], events: list[tuple[str, Any]]) -> None:
+def test_no_secret_comes_into_a_record(models: list[Path], events: list[tuple[str, Any]]) -> None:
     chosen = bench_models([str(models[0])])
-    for flags in (["--hf-token", "secret"], ["--hf_token=secret"]):
-        with pytest.raises(InputError, match="set HF_TOKEN in the environment") as refused:
+    for flags in (
+        *(["--hf-token", "secret"], ["--hf_token=secret"], ["--api-key", "secret"]),
+        *(["--watermark-config", "secret"], ["--watermark_config.key=secret"]),
+    ):
+        with pytest.raises(InputError, match="would stand in the record") as refused:
             bench_serve(chosen, ServeSettings((1,), **SHORT), flags, ["bench"])
         assert "secret" not in str(refused.value)
     assert events == []

@@ -36,6 +36,12 @@ def test_flags_of_compilation(words: str) -> None:
     assert read_flags(words.split()).sets_compilation and not read_flags([]).sets_compilation
 
 
+def test_secrets_in_every_spelling() -> None:
+    token, key = ["--hf_token=a", "--api-key", "b", "c"], ["--watermark-config.key", "d"]
+    assert read_flags([*token, *key, "--watermark_config={}"]).secrets == ["b", "c", "a", "d", "{}"]
+    assert read_flags(["--watermark", "0.1"]).secrets == [], "a flag of another meaning"
+
+
 def test_address_tokenizer_and_length() -> None:
     flags = read_flags(["--host", "::1", "--port=81", "--tokenizer", "T", "--skip_tokenizer_init"])
     assert (flags.host, flags.port, flags.tokenizer) == ("::1", 81, "T")

@@ -192,6 +192,8 @@ def test_a_port_in_use_is_refused_with_a_free_one(
         (["--api-key", "secret1", "secret2="], ["--shutdown-timeout", "20"], "24"),
         (["--shutdown_timeout=3", "--hf-token", "secret4"], [], "7"),
         (["--hf_token=secret5", "--hf-token"], ["--shutdown-timeout", "20"], "24"),
+        (["--watermark-config", '{"key": "secret6"}'], ["--shutdown-timeout", "20"], "24"),
+        (["--watermark_config.key=secret7"], ["--shutdown-timeout", "20"], "24"),
     ],
 )
 def test_serve_becomes_a_guard_of_the_server(
