@@ -17,6 +17,7 @@ BLOCK_TOKENS: dict[Platform, int] = {"cpu": 128, "cuda": 16}  # of a KV cache in
 LINEAR_HEADS = "heads of linear attention"  # which pruning leaves as they are
 LARGEST_TENSOR_PARALLEL_SIZE = 64
 PARTITION = "VLLM_PP_LAYER_PARTITION"
+PLUGINS, OUR_PLUGIN = "VLLM_PLUGINS", "grasp_deploy"
 # Variables that make vLLM read another model than the folder that was checked, unless they are off.
 REDIRECTIONS = {"VLLM_MODEL_REDIRECT_PATH": ("",), "VLLM_USE_MODELSCOPE": ("", "0", "false")}
 
@@ -120,8 +121,17 @@ def pipeline_stages(shape: ModelShape, size: int) -> list[int]:
     return stages
 
 
-def check_vllm_runs(shape: ModelShape, platform: Platform) -> None:
-    """Raise InputError if vLLM lacks a kernel for the heads, or drops a part of a dense model."""
+def check_vllm_runs(shape: ModelShape, platform: Platform, *, remote_code: bool = False) -> None:
+    """Raise InputError if vLLM lacks a kernel for the heads, or drops a part of a dense model.
+
+    Of a pruned one without `remote_code` also if a variable keeps our plugin out.
+    """
+    plugins = os.environ.get(PLUGINS, OUR_PLUGIN)
+    if shape.pruned and not remote_code and OUR_PLUGIN not in plugins.split(","):
+        raise InputError(
+            f"{PLUGINS}={plugins!r:.60} keeps out the plugin by which vLLM knows pruned models: "
+            f"add {OUR_PLUGIN} to it, or unset it"
+        )
     width = shape.hidden_size // max(layer.num_attention_heads for layer in shape.layers)
     dropped = {
         "windows in some layers only": shape.mixed_attention and shape.family.stem != "Gemma3",

@@ -43,6 +43,7 @@ class ServerFlags(argparse.Namespace):
     enable_expert_parallel: bool
     enforce_eager: bool
     enable_lora: bool
+    trust_remote_code: bool
     sets_compilation: bool
     max_model_len: int | None  # None too where it is not a plain number
     shutdown_timeout: int | None
@@ -131,6 +132,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--enable-expert-parallel", "-ep", action=action, default=False)
     parser.add_argument("--enforce-eager", action=action, default=False)
     parser.add_argument("--enable-lora", action=action, default=False)
+    parser.add_argument("--trust-remote-code", action=action, default=False)
     parser.add_argument("--max-model-len", type=lambda t: int(t) if t.isdecimal() else None)
     parser.add_argument("--shutdown-timeout", type=int)
     parser.add_argument("--dtype", choices=DTYPES)

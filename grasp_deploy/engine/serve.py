@@ -132,7 +132,7 @@ def _check_shape(
     if not (rope_of(config).factor or allowed in ("1", "true")):  # as vLLM reads it
         check_positions(flags.max_model_len, config, "--max-model-len")
     _check_parallel(shape, flags, platform)
-    check_vllm_runs(shape, platform)
+    check_vllm_runs(shape, platform, remote_code=flags.trust_remote_code)
 
 
 def _check_parallel(shape: ModelShape, flags: ServerFlags, platform: Platform) -> None:

@@ -173,6 +173,21 @@ def test_shapes_that_vllm_cannot_serve_are_refused(tmp_path: Path) -> None:
     assert "the experts of layer 2:" in refusal(tmp_path, "-tp", "4")
 
 
+@pytest.mark.parametrize("plugins", ["", "other, grasp_deploy"])
+def test_a_pruned_model_wants_the_plugin_or_remote_code(
+    plugins: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dense = save_tiny("llama", tmp_path)
+    slice_by_hand(dense, random_kept(dense.config)).save_pretrained(tmp_path)
+    monkeypatch.setenv("VLLM_PLUGINS", plugins)
+    assert "VLLM_PLUGINS" in refusal(tmp_path), "vLLM takes a space as part of the name"
+    assert "VLLM_PLUGINS" in refusal(tmp_path, "--no-trust-remote-code")
+    check_before_serving(tmp_path, with_port("--trust_remote_code"))
+    check_before_serving(model, with_port())
+    monkeypatch.setenv("VLLM_PLUGINS", "other,grasp_deploy")
+    check_before_serving(tmp_path, with_port())
+
+
 def test_a_port_in_use_is_refused_with_a_free_one(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
