@@ -1,5 +1,6 @@
 """The documentation names only commands, options, modules and files that exist, and it builds."""
 
+import json
 import os
 import re
 import shlex
@@ -12,9 +13,11 @@ from typing import Any
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 import grasp_deploy
 from grasp_deploy.cli.app import app
+from grasp_deploy.cli.bench import add_bench
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = (".", "docs", "benchmarks", "serving", "serving/kubernetes", "serving/monitoring")
@@ -95,7 +98,6 @@ def test_examples_of_the_how_tos_run(demo_model: Path) -> None:
     from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
     from grasp_deploy.checkpoint.read.loading import load
     from grasp_deploy.compression.budget_options import unit_table
-    from grasp_deploy.evaluate.models import bench_models
     from grasp_deploy.pruning.budget import make_budget
     from grasp_deploy.pruning.criteria.batches import CalibrationText
 
@@ -112,11 +114,18 @@ def test_examples_of_the_how_tos_run(demo_model: Path) -> None:
     assert scores.shape == (units.size,)
     assert bool((scores > 0).all())
 
-    record = python_of("add-a-bench.md")
-    (cell,) = record["bench_load"](
-        bench_models([str(demo_model)]), record["LoadSettings"](repetitions=2), ["bench", "load"]
-    ).cells
-    assert cell.model == "model" and len(cell.seconds) == 2
+
+@pytest.mark.parametrize("options", [[], ["--random-weights"]])
+def test_the_bench_of_the_how_to_is_a_command(
+    options: list[str], demo_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added, names = typer.Typer(callback=lambda: None), python_of("add-a-bench.md")
+    monkeypatch.setattr("grasp_deploy.cli.bench.bench_app", added)
+    add_bench("load", names["LoadSettings"], names["bench_load"], "Measure the time to load.")
+    words = ["load", str(demo_model), "--repetitions", "2", "--json", *options]
+    ended = CliRunner().invoke(added, words, catch_exceptions=False)
+    (cell,) = json.loads(ended.stdout)["cells"]
+    assert cell["model"] == "model" and len(cell["seconds"]) == 2
 
 
 def python_of(page: str) -> dict[str, Any]:
