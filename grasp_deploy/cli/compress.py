@@ -162,6 +162,8 @@ def synthesize_command(
     as_json: Json = False,
 ) -> None:
     """Prune a config.json by a random mask under a budget, for benches with --random-weights."""
+    if "keep" not in budget:
+        raise InputError("synthesize prunes to a share of the cost: give --keep, such as 0.6")
     if budget.get("cost") == "latency":
         raise InputError("synthesize measures no times: give --cost parameters, kv-bytes or memory")
     try:

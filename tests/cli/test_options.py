@@ -1,5 +1,6 @@
 """Options made from dataclasses: defaults, lists, sizes, `--set`."""
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from grasp_deploy.cli.options import config_of, takes_config, takes_settings
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.option import Count, option
 from grasp_deploy.files.sizes import parse_bytes
+from tests.cli.command import assert_refused, grasp_deploy
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,12 @@ def test_numbers_may_be_written_as_in_python(rate: str) -> None:
     assert run(takes_config, "m", "--keep", rate) == CompressConfig("m", keep=0.5)
     assert run(takes_config, "m", "--keep", f"1.,{rate}").family == (1.0, 0.5)
     assert run(takes_config, "m", "--max-loss", rate, "--set", "rounds=03").rounds == 3
+
+
+def test_synthesize_without_a_budget_names_no_option_that_it_lacks(tiny_folder: Path) -> None:
+    ended = grasp_deploy("synthesize", tiny_folder, "-o", "out")
+    assert_refused(ended, "--keep")
+    assert set(re.findall(r"--[a-z-]+", ended.stderr)) == {"--keep"}
 
 
 def test_set_gives_options_of_studies_by_their_types() -> None:
