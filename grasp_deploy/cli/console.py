@@ -116,6 +116,8 @@ def _reason(error: Exception) -> str | None:
     if isinstance(error, UsageError) and type(error).__name__ != "NoArgsIsHelpError":
         command = error.ctx.command_path if error.ctx else "grasp-deploy"
         said = error.format_message().rstrip(".").replace("Value error, ", "")  # typer on a Literal
+        if type(error).__name__ == "NoSuchOption" and _takes_vllm_flags(error.ctx):
+            said += f"; flags for vLLM go last, as -- {error.option_name}"
         return f"{said}: see {command} --help"
     # Once the reader of our output has gone, Typer ends the process.
     if isinstance(error, OSError) and error.errno != errno.EPIPE:
@@ -127,6 +129,10 @@ def _reason(error: Exception) -> str | None:
     if isinstance(error, MemoryError | RuntimeError) and is_out_of_memory(error):
         return f"out of memory ({first_line(error)}): {LESS_MEMORY}"
     return None
+
+
+def _takes_vllm_flags(context: Any) -> bool:
+    return any("-- VLLM" in (parameter.metavar or "") for parameter in context.command.params)
 
 
 def is_under_torchrun() -> bool:
