@@ -114,6 +114,17 @@ def test_a_server_asks_for_a_key_if_there_is_a_secret(name: str) -> None:
     assert key["valueFrom"]["secretKeyRef"]["optional"]
 
 
+@needs_vllm
+@pytest.mark.slow
+def test_the_pages_name_all_that_vllm_guards_by_the_key() -> None:
+    from vllm.entrypoints.serve.middleware.authenticate import GUARDED_PREFIX
+
+    assert "/invocations" not in GUARDED_PREFIX
+    for page in ("SECURITY.md", "serving/README.md"):
+        text = (ROOT / page).read_text()
+        assert all(f"`{path}`" in text for path in (*GUARDED_PREFIX, "/invocations")), page
+
+
 @pytest.mark.parametrize("pod", PODS.values(), ids=PODS)
 def test_pods_run_as_the_images_user_and_write_only_where_a_volume_lies(pod: Document) -> None:
     dockerfile = (ROOT / "serving" / "Dockerfile").read_text()
