@@ -161,19 +161,29 @@ def serve_command(
 ) -> list[str]:
     """The command that serves a folder with the vLLM of this interpreter.
 
-    It listens on 127.0.0.1, reads the files that were checked, and computes in the dtype of
-    `served_shape`, unless one of the `flags`, which are the arguments as read, says otherwise: vLLM
-    itself would round float32 to a half type.
+    It listens on 127.0.0.1 and has `own_flags`, unless one of the `flags`, which are the arguments
+    as read, says otherwise.
     """
     # -P: like the command `vllm`, import nothing from the current folder.
     folder = f"./{directory}" if str(directory).startswith("-") else str(directory)  # no flag
     command = [sys.executable, "-P", "-m", *server_module(), folder]
     if flags.host is None and flags.uds is None:
         command += ["--host", HOST]
+    return [*command, *own_flags(directory, flags, platform), *vllm_arguments]
+
+
+def own_flags(
+    directory: Path, flags: ServerFlags, platform: Platform, servers: int = 1
+) -> list[str]:
+    """Names and values of what a server needs beside `flags`, one of so many on its machine.
+
+    It reads the files that were checked, and computes in the dtype of `served_shape`: vLLM itself
+    would round float32 to a half type.
+    """
     shape = read_folder(directory).shape
     own = served_shape(shape, platform).dtype if flags.dtype is None else shape.dtype
-    command += flags.own_format(own if shape.quantization is None else None)
-    return [*command, *cache_flags(directory, flags, platform), *vllm_arguments]
+    formatted = flags.own_format(own if shape.quantization is None else None)
+    return [*formatted, *cache_flags(directory, flags, platform, servers)]
 
 
 @contextmanager
@@ -240,7 +250,9 @@ def free_port() -> int:
         return port
 
 
-def cache_flags(directory: Path, flags: ServerFlags, platform: Platform) -> list[str]:
+def cache_flags(
+    directory: Path, flags: ServerFlags, platform: Platform, servers: int = 1
+) -> list[str]:
     """The flags that size the KV cache on a CPU; none if a flag or the variable sizes it.
 
     vLLM would ask for 92 % of the memory and stop if that is not free.
@@ -248,7 +260,7 @@ def cache_flags(directory: Path, flags: ServerFlags, platform: Platform) -> list
     if platform != "cpu" or flags.sets_cache_size or os.environ.get(CACHE_VARIABLE):
         return []
     copies = flags.data_parallel_size  # each with room for a full context
-    cache_bytes = cpu_cache_bytes(directory, memory_bytes(free=True) // copies)
+    cache_bytes = cpu_cache_bytes(directory, memory_bytes(free=True) // (copies * servers))
     return ["--kv-cache-memory-bytes", str(cache_bytes * copies // flags.workers)]
 
 

@@ -18,9 +18,9 @@ from ray.serve.llm.ingress import OpenAiIngress
 from ray.serve.llm.openai_api_models import ChatCompletionRequest, CompletionRequest
 from starlette.responses import Response
 
-from grasp_deploy.checkpoint.limits import installed_platform, served_shape
-from grasp_deploy.engine.flags import FORMAT, read_flags
-from grasp_deploy.engine.serve import check_model
+from grasp_deploy.checkpoint.limits import installed_platform
+from grasp_deploy.engine.flags import read_flags
+from grasp_deploy.engine.serve import check_model, own_flags
 
 COMMON = "model"
 
@@ -70,11 +70,12 @@ class SplitIngress(OpenAiIngress):
 
 def model_config(name: str, folder: Path, settings: Settings) -> LLMConfig:
     """Check a folder, and make what Ray needs to serve it. Raises InputError."""
-    platform = installed_platform()
-    shape = check_model(folder, read_flags(spelled(settings.engine)), platform)
-    # As `grasp-deploy serve`: vLLM would guess the format, and round float32 weights to bfloat16.
-    dtype = "auto" if shape.quantization else served_shape(shape, platform).dtype
-    engine = {**FORMAT, "dtype": dtype, **settings.engine}
+    platform, flags = installed_platform(), read_flags(spelled(settings.engine))
+    check_model(folder, flags, platform)
+    own = own_flags(folder, flags, platform, servers=2)  # which start at once
+    pairs = zip(own[::2], own[1::2], strict=True)
+    added = {name[2:].replace("-", "_"): int(v) if v.isdecimal() else v for name, v in pairs}
+    engine = {**added, **settings.engine}
     return LLMConfig(
         model_loading_config={"model_id": name, "model_source": str(folder.resolve())},
         accelerator_config={"kind": "cpu" if platform == "cpu" else "gpu"},

@@ -130,7 +130,13 @@ def test_the_app_checks_a_folder_as_serve_does(
         return app["model_config"]("dense", tmp_path, settings)
 
     save_tiny("llama", tmp_path)
-    assert made(enforce_eager=False, seed=None)["engine_kwargs"]["dtype"] == "float32"
+    monkeypatch.setattr("grasp_deploy.engine.serve.memory_bytes", lambda free: 16 * 2**30)
+    monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
+    own = made(enforce_eager=False, seed=None)["engine_kwargs"]
+    assert (own["dtype"], own["load_format"]) == ("float32", "safetensors")
+    assert own["kv_cache_memory_bytes"] == 2 * 2**30, "a quarter, shared by two replicas"
+    own = made(quantization="fp8", kv_cache_memory_bytes=9, tokenizer="T")["engine_kwargs"]
+    assert not own.keys() & {"dtype", "tokenizer_mode"} and own["kv_cache_memory_bytes"] == 9
     for engine, culprit in (
         ({"pipeline_parallel_size": 4}, "4 pipeline stages"),
         ({"pipeline_parallel_size": 2, "enforce_eager": True}, "compiled"),
