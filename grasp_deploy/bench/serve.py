@@ -179,7 +179,7 @@ def bench_serve(
     tokens = settings.prompt_tokens + settings.new_tokens
     check_positions(models, tokens, "--prompt-tokens + --new-tokens")
     settings = replace(settings, server_flags=server_flags(models[0], vllm_arguments))
-    port = ["--port", str(free_port())] if flags.port is None else []  # as each server takes one
+    port = ["--port", str(free_port())] if not flags.port else []  # as each server takes one
     for model in models:  # all are checked before the first is served, which may take hours
         check_before_serving(model.path, [*settings.server_flags, *port])
     loads = [LoadPoint(concurrency, None) for concurrency in settings.concurrencies]

@@ -34,6 +34,9 @@ class ServerFlags(argparse.Namespace):
     host: str | None
     port: int | None
     uds: str | None
+    ssl_certfile: str | None
+    grpc: bool
+    headless: bool
     api_key: list[str]
     hf_token: list[str]
     watermark_config: list[str]
@@ -117,8 +120,11 @@ def _refuse(message: str) -> NoReturn:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
     parser.error = _refuse  # type: ignore[method-assign]  # which ambiguous names still come to
-    for name in ("config", "model", "revision", "host", "uds", "tokenizer", "convert", *FORMAT):
+    plain = ("config", "model", "revision", "host", "uds", "ssl_certfile", "tokenizer", "convert")
+    for name in (*plain, *FORMAT):
         parser.add_argument(_dashed(f"--{name}"))
+    for name in ("--grpc", "--headless", "--skip-tokenizer-init"):
+        parser.add_argument(name, action="store_true")
     parser.add_argument("--quantization", "-q")
     parser.add_argument("--port", type=int)
     parser.add_argument("--api-key", nargs="+", action="extend", default=[])
@@ -136,7 +142,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-model-len", type=lambda t: int(t) if t.isdecimal() else None)
     parser.add_argument("--shutdown-timeout", type=int)
     parser.add_argument("--dtype", choices=DTYPES)
-    parser.add_argument("--skip-tokenizer-init", action="store_true")
     parser.add_argument(*CACHE_SIZE_FLAGS, dest="sets_cache_size", type=bool, default=False)
     parser.add_argument(*COMPILATION_FLAGS, dest="sets_compilation", type=bool, default=False)
     return parser

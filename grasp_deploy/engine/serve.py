@@ -38,6 +38,13 @@ CPU_CACHE_BYTES = 4 * 2**30
 GUARD = "grasp_deploy.engine.child"
 DRAIN_SECONDS = 20  # after SIGTERM; Kubernetes kills after 30
 EXIT_SECONDS = 4  # then, for vLLM's own end
+UNASKABLE = {  # flags of a server that our clients cannot ask
+    "uds": "a server on a socket file cannot be asked from here",
+    "ssl_certfile": "clients of this command speak no TLS",
+    "grpc": "clients of this command speak no gRPC",
+    "headless": "a server without a port cannot be asked",
+    "api_key": "clients of this command send no key",
+}
 
 
 def serve(directory: Path, vllm_arguments: Sequence[str]) -> None:
@@ -196,11 +203,10 @@ def running_server(
     ChildError with the end of the log if vLLM fails.
     """
     given = read_flags(vllm_arguments)
-    if given.uds is not None:
-        raise InputError("a server on a socket file cannot be asked from here: leave --uds out")
-    if given.api_key:
-        raise InputError("clients of this command send no key: leave --api-key out")
-    if given.port is None:
+    for name, why in UNASKABLE.items():
+        if getattr(given, name):
+            raise InputError(f"{why}: leave --{name.replace('_', '-')} out")
+    if not given.port:
         vllm_arguments = [*vllm_arguments, "--port", str(free_port())]
     flags, command, environment = _ready(directory, vllm_arguments)
     host = flags.host or HOST

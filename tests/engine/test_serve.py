@@ -265,7 +265,10 @@ def test_an_ipv6_address_has_brackets_in_a_url(
     given = ["--host", "::1", "--port", "8000"]
     with running_server(model, given, tmp_path / "log") as url:
         assert url == "http://[::1]:8000"
-    for flags in (["--uds", "socket"], ["--api-key", "k"]):
+    with running_server(model, ["--port", "0"], tmp_path / "log") as url:
+        assert not url.endswith(":0")
+    tls = ["--ssl-certfile", "c"]
+    for flags in (["--uds", "socket"], ["--api-key", "k"], tls, ["--grpc"], ["--headless"]):
         cannot_be_asked = running_server(model, flags, tmp_path / "log")
         with pytest.raises(InputError, match=f"leave {flags[0]} out"), cannot_be_asked:
             pass
