@@ -94,6 +94,22 @@ def check_tensor_parallel(shape: ModelShape, size: int) -> None:
         )
 
 
+def check_data_parallel(shape: ModelShape, tensor: int, copies: int) -> None:
+    """Raise InputError if `copies`, of `tensor` workers each, cannot share every expert evenly.
+
+    Without expert parallelism vLLM shares each expert among the workers of all copies.
+    """
+    workers = tensor * copies
+    widths = {layer.intermediate_size for layer in shape.layers if layer.num_experts is not None}
+    undivided = {w for w in widths if w % (workers * max(1, shape.group_columns))}
+    if copies > 1 and undivided:
+        raise InputError(
+            f"{copies} copies of {tensor} workers cannot share experts of {max(undivided)} "
+            "channels: take a --data-parallel-size and --tensor-parallel-size whose product "
+            "divides them"
+        )
+
+
 def pipeline_stages(shape: ModelShape, size: int) -> list[int]:
     """Layers of each pipeline stage as vLLM deals them out; InputError if there are too few.
 

@@ -18,6 +18,7 @@ from grasp_deploy.checkpoint.card.model_card import objection
 from grasp_deploy.checkpoint.format.shapes import ModelShape, limits_of, rope_of
 from grasp_deploy.checkpoint.limits import (
     Platform,
+    check_data_parallel,
     check_positions,
     check_tensor_parallel,
     check_vllm_runs,
@@ -145,6 +146,8 @@ def _check_shape(
 def _check_parallel(shape: ModelShape, flags: ServerFlags, platform: Platform) -> None:
     """Raise InputError if vLLM cannot spread layers, copies or experts as the flags ask."""
     pipeline_stages(shape, flags.pipeline_parallel_size)
+    if not flags.enable_expert_parallel:
+        check_data_parallel(shape, flags.tensor_parallel_size, flags.data_parallel_size)
     # Without compilation, which LoRA rules out there, the CPU build warms nothing up. Then every
     # stage but the first lacks its input buffer, and the server dies at the first request.
     compiled = not (flags.enforce_eager or flags.enable_lora or flags.sets_compilation)

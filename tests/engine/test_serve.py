@@ -171,6 +171,8 @@ def test_shapes_that_vllm_cannot_serve_are_refused(tmp_path: Path) -> None:
     slice_by_hand(dense, random_kept(dense.config)).save_pretrained(tmp_path)
     assert "different numbers of experts" in refusal(tmp_path, "--enable-expert-parallel")
     assert "the experts of layer 2:" in refusal(tmp_path, "-tp", "4")
+    assert "experts of 32 channels" in refusal(tmp_path, "-tp", "2", "-dp", "3")
+    check_before_serving(tmp_path, with_port("-dp", "4"))
 
 
 @pytest.mark.parametrize("plugins", ["", "other, grasp_deploy"])
