@@ -221,6 +221,8 @@ def config_of(given: Mapping[str, Any]) -> CompressConfig:
     stored = read_json(file, remedy) if file else {}
     stored.pop("times", None)  # measured on the machine of that run
     values = read_values(CompressConfig, given | _assigned_texts(assignments))
+    if "model" in values and Path(values["model"]) != Path(str(stored.get("model"))):
+        stored = {k: v for k, v in stored.items() if k not in ("base_model_id", "revision")}
     keep = values.get("keep")
     if isinstance(keep, str) and "," in keep:
         values["family"] = sorted(number_list(keep, "--keep", Share), reverse=True)

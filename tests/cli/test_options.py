@@ -85,6 +85,14 @@ def test_the_command_line_wins_over_a_config_file(tmp_path: Path) -> None:
     assert config == CompressConfig("m", weights="9MiB", rounds=4, seed=7)
 
 
+def test_another_model_takes_no_identity_from_a_config_file(tmp_path: Path) -> None:
+    stored = CompressConfig("org/a", keep=0.5, base_model_id="org/a", revision="v1")
+    (tmp_path / "config.json").write_text(stored.to_json())
+    given = ("--config", str(tmp_path / "config.json"))
+    assert run(takes_config, *given, "org/a/") == replace(stored, model="org/a/")
+    assert run(takes_config, *given, "org/b") == CompressConfig("org/b", keep=0.5)
+
+
 def test_a_budget_takes_its_own_options_along_and_leaves_a_bound(tmp_path: Path) -> None:
     load: dict[str, Any] = {"concurrency": 8, "context": 512, "cost": "memory"}
     stored = CompressConfig("m", gpu_memory="9GiB", max_loss=0.1, **load)
