@@ -1,7 +1,7 @@
 """The result of a compression: its plan's provenance, and the record that the command prints."""
 
 import resource
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Self
@@ -20,6 +20,7 @@ from grasp_deploy.compression.ranks import by_lead
 from grasp_deploy.compression.stages import Stages
 from grasp_deploy.compression.time_budget import time_budget
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.outputs import PLAN_FILE
 from grasp_deploy.files.record import versions
 from grasp_deploy.files.tensors import digest_of
 from grasp_deploy.pruning.budget import Budget
@@ -44,7 +45,8 @@ class Compressed:
         dense, peak = run.base.shape, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         if run.device.type == "cuda":  # else of the whole process
             peak = torch.cuda.max_memory_allocated(run.device)
-        return cls(output, plan, dense, pruned_shape(plan, dense), peak)
+        placed = replace(plan, path=output / PLAN_FILE)  # beside the fitted tensors of an export
+        return cls(output, placed, dense, pruned_shape(plan, dense), peak)
 
 
 def compression_record(compressed: Compressed) -> dict[str, Any]:

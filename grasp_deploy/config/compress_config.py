@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Self
 
 from grasp_deploy.config.compress_options import CompressOptions
@@ -18,6 +19,11 @@ def with_own(texts: Sequence[str], own: str = OWN) -> tuple[str, ...]:
     return tuple(texts) if own_texts(texts) else (*texts, own)
 
 
+def _named(value: Any) -> Any:
+    """A path as text, which Python's callers may give; all else as it is."""
+    return str(value) if isinstance(value, Path) else value
+
+
 @dataclass(frozen=True)
 class CompressConfig(CompressOptions):
     """All that decides a compressed model; InputError lists every problem that needs no model.
@@ -28,9 +34,11 @@ class CompressConfig(CompressOptions):
     """
 
     def __post_init__(self) -> None:
-        texts: Any = self.calibration
-        if isinstance(texts, str):
-            object.__setattr__(self, "calibration", (texts,))
+        texts = _named(self.calibration)
+        texts = (texts,) if isinstance(texts, str) else texts
+        object.__setattr__(self, "model", _named(self.model))
+        if isinstance(texts, tuple | list):
+            object.__setattr__(self, "calibration", type(texts)(map(_named, texts)))
         wrong = field_problems(self)
         if "keep" in wrong and isinstance(self.keep, int | float) and 2 <= self.keep <= 100:
             wrong["keep"] += f", such as {self.keep / 100:g} for {self.keep:g} %"

@@ -145,6 +145,7 @@ def test_a_plan_in_its_checkpoint_makes_it_again_and_one_elsewhere_does_not(
 ) -> None:
     output, plan, _ = compensated
     base = plan.provenance["model"]
+    export(plan, base, tmp_path / "returned")
     export(load_plan(output / PLAN_FILE), base, tmp_path / "again")
     for name in ("model.safetensors", "config.json", PLAN_FILE, "README.md"):
         assert (tmp_path / "again" / name).read_bytes() == (output / name).read_bytes(), name

@@ -3,6 +3,7 @@
 import json
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +35,13 @@ def test_the_models_own_text_is_beside_what_is_given(given: Any, read: tuple[str
     assert config.as_dict()["calibration"] == list(read), "what is recorded says what was read"
     with pytest.raises(InputError, match=r"--calibration \[3\] is not allowed"):
         CompressConfig("m", keep=0.5, calibration=[3])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("path", [Path("a.txt"), [Path("a.txt")]])
+def test_paths_stand_for_their_names(path: Any) -> None:
+    model: Any = Path("m")
+    named = CompressConfig("m", keep=0.5, calibration=("a.txt",))
+    assert CompressConfig(model, keep=0.5, calibration=path) == named
 
 
 @pytest.mark.parametrize(
