@@ -20,7 +20,8 @@ from grasp_deploy.cli.app import app
 from grasp_deploy.cli.bench import add_bench
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = (".", "docs", "benchmarks", "serving", "serving/kubernetes", "serving/monitoring")
+SERVING = ("serving", "serving/kubernetes", "serving/monitoring", "serving/ray")
+FOLDERS = (".", "docs", "benchmarks", *SERVING)
 PAGES = sorted(page for folder in FOLDERS for page in (ROOT / folder).glob("*.md"))
 PROSE = [path for path in PAGES if path.name != "LOG.md"]
 INVENTED = ("bench/load", "criteria/activation", "bench/NAME")  # the how-tos' own examples
