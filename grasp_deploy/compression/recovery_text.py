@@ -84,6 +84,6 @@ def _check_unchanged(before: Blocks, now: Blocks, sources: list[TextSource]) -> 
         if not source.is_own and not torch.equal(*rows):
             raise InputError(
                 f"{source.what} has changed since the run read it, and recovery could learn from "
-                "what is held out: put the old text back and give the command again with --resume, "
-                f"or {START_OVER}"
+                "what is held out: put the old text back and give the same command again, or "
+                f"{START_OVER}"
             )

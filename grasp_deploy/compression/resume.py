@@ -177,7 +177,8 @@ def _continues(options: RunOptions, config: CompressConfig, inputs: dict[str, An
             pass  # raises, with a better reason, if another run is at work in it
     before = read_json(directory / INPUTS_FILE, START_OVER)
     changed = _options_since(directory, config)
-    changed += [name for name, value in inputs.items() if before.get(name) != value]
+    if options.resume:  # else they were read anew, and a text that has changed hides no --resume
+        changed += [name for name, value in inputs.items() if before.get(name) != value]
     if changed:
         raise InputError(
             f"the run in {directory} began with other options or files ({', '.join(changed)}): "

@@ -84,7 +84,7 @@ class Blocks:
         except (KeyError, TypeError) as error:
             raise InputError(
                 "the unfinished run is of another state of this package: start over with "
-                "--overwrite"
+                "--overwrite alone"
             ) from error
 
 

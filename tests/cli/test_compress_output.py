@@ -84,6 +84,8 @@ def test_an_unfinished_run_in_the_way(tiny_folder: Path, work: Path, unfinished:
     changed = ("--keep 0.6 -> 0.5", "--seed 0 -> 1")
     others = ("--resume", "--seed", "1", "--keep", "0.5")
     assert_nothing_changes(tiny_folder, *changed, options=others)
+    (work / "text.txt").write_text((work / "text.txt").read_text()[1:])  # the run has saved it
+    assert_nothing_changes(tiny_folder, "continue it with --resume")
     with (unfinished / "lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for option in ("--json", "--resume", "--overwrite"):
