@@ -17,7 +17,7 @@ from grasp_deploy.compression.objective import Objective
 from grasp_deploy.compression.own_text import with_own_text
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.compression.ranks import by_lead, is_lead
-from grasp_deploy.compression.recovery import check_state_room, recover
+from grasp_deploy.compression.recovery import recover, state_room
 from grasp_deploy.compression.result import (
     Compressed,
     beyond,
@@ -63,8 +63,6 @@ def compress(
         if plan is None:  # else the run was killed after the output was complete
             by_lead(lambda: check_disk(run, workspace, options.output))
             with options.place() as folder:
-                if config.recover is not None:
-                    by_lead(lambda: check_state_room(run, workspace))
                 make = learn_plan if run.start.checkpoint is None else plan_of_checkpoint
                 learn = partial(make, run, workspace, options.on_progress)
                 plan, fitted, text = with_room(run, learn)
@@ -91,10 +89,10 @@ def compress(
 
 
 def check_disk(run: PreparedRun, workspace: Workspace, output: Path) -> None:
-    """Raise InputError if the disk lacks room for the checkpoint and the columns saved before it.
+    """Raise InputError if the disk lacks room for the checkpoint and what is saved before it.
 
     Refitted columns lie there in the model's dtype: of the rounds, of the last refit, and of its
-    layers as they are solved. With scales they are in float32.
+    layers as they are solved. With scales they are in float32. Recovery has its state.
     """
     needed_bytes = run.predicted.weight_bytes
     if run.config.compensation and run.start.checkpoint is None:
@@ -102,6 +100,8 @@ def check_disk(run: PreparedRun, workspace: Workspace, output: Path) -> None:
         needed_bytes += output_values(run.predicted) * (copies * run.dtype.itemsize + 4)
     saved = map(workspace.path, ("start", SOLVED, "compensation", "fitted"))
     needed_bytes -= sum(path.stat().st_size for path in saved if path.exists())
+    if run.config.recover is not None:
+        needed_bytes += state_room(run, workspace)
     check_room(output, needed_bytes, "the run")
 
 

@@ -40,7 +40,6 @@ from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import Blocks
 from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.outputs import check_room
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.tensors import digest_of, write_tensors
 from grasp_deploy.pruning.distilling import Distiller
@@ -58,13 +57,12 @@ logger = logging.getLogger(__name__)
 Recovered = tuple[Plan, dict[str, Path]]
 
 
-def check_state_room(run: PreparedRun, workspace: Workspace) -> None:
-    """Raise InputError if the disk lacks room for the state, of which two lie there at times."""
+def state_room(run: PreparedRun, workspace: Workspace) -> int:
+    """Bytes of disk that the state will take beside what is saved; two lie there at times."""
     shape, path = run.predicted, workspace.path(STAGE)
     learnt = sum(map(shape.layer_parameters, range(len(shape.layers))))
     state_bytes = 2 * (STATE_BYTES + shape.bytes_per_parameter) * learnt
-    saved_bytes = path.stat().st_size if path.exists() else 0
-    check_room(workspace.directory, state_bytes - saved_bytes, "the state that recovery saves")
+    return state_bytes - (path.stat().st_size if path.exists() else 0)
 
 
 def recover(

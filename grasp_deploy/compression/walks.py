@@ -11,7 +11,7 @@ from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
-from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan
+from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.write.export import export
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.prepare import PreparedRun, prepare
@@ -137,7 +137,7 @@ def _smallest_within(run: PreparedRun, workspace: Workspace, options: RunOptions
         if beyond(made.plan, bound):
             breaks, broke = place, made.plan
         else:
-            holds, held = place, replace(made.plan, path=folder / PLAN_FILE)
+            holds, held = place, made.plan
             start = replace(start, mask=held.mask)
     if held is None:
         assert broke is not None, "one budget is possible"

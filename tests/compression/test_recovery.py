@@ -252,7 +252,7 @@ def test_the_command_and_its_bad_input(
         enough = 2 * (cut / "model.safetensors").stat().st_size  # for the weights alone
         patch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=enough))
         refused = grasp_deploy("heal", cut, *text, "-o", "out")
-        assert_refused(refused, "out.partial has", "and the state that recovery saves takes")
+        assert_refused(refused, "disk of out has", "and the run takes")
         patch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
         plain = changed / "plain.txt"  # to which the column of the plan's text is nothing
         plain.write_text(demo_text[0].read_text())
