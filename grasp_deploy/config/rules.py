@@ -141,8 +141,14 @@ def own_texts(texts: Sequence[str]) -> list[str]:
         text
         for text in map(str, texts)
         if text.partition(":")[0] == "self"
-        or (re.split("[@=]", text)[0] == "self" and not kind_of(text))
+        or (re.split("[@=]", text)[0] == "self" and not _names_file(text))
     ]
+
+
+def _names_file(text: str) -> bool:
+    """True if there is such a file, with or without a weight or a slice behind its name."""
+    names = {text, text.rpartition("=")[0], text.rpartition("@")[0]} - {"", "self"}
+    return any(map(kind_of, names))
 
 
 def _has_weight(text: str) -> bool:

@@ -67,8 +67,9 @@ def test_texts_that_cannot_be(texts: list[str], words: str) -> None:
 @pytest.mark.parametrize("name", ["self@home.txt", "self=mine.txt", "self=0"])
 def test_a_file_that_is_named_as_own_text_is_a_text(name: str) -> None:
     Path(name).write_text("text")
-    config = CompressConfig("model", keep=0.5, calibration=(name,))
-    assert [s.is_own for s in calibration_sources(config.calibration)] == [False, True]
+    for text in (name, f"{name}=3", *([] if name == "self=0" else [f"{name}@[:]"])):
+        config = CompressConfig("model", keep=0.5, calibration=(text,))
+        assert [s.is_own for s in calibration_sources(config.calibration)] == [False, True], text
 
 
 def test_split_and_column_are_for_texts_that_name_none() -> None:
