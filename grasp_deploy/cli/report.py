@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -66,7 +67,8 @@ def write_report(sections: Sequence[Section], html: Path | None, png: Path | Non
             check_ours(path, "--png")
         if html:
             check_ours(html, "--html")
-            if any(path.resolve().is_relative_to(html.resolve()) for path in drawn):
+            places = [Path(os.path.realpath(path)) for path in (html, *drawn)]
+            if any(path.is_relative_to(places[0]) for path in places[1:]):
                 raise InputError(f"--html {html} is where --png writes: name another file")
             drawn[html] = page(sections).encode()
         write_files(drawn)

@@ -199,7 +199,8 @@ def changed_files(directory: Path, stated: Mapping[str, str]) -> list[str]:
 
 def refuse_inside_checkpoint(output: Path) -> None:
     """Raise InputError if an output lies in the folder of a pruned checkpoint."""
-    folder = output.parent.resolve()  # of links too; one at the output's own place is replaced
+    # Of links too, a loop of them among those; one at the output's own place is replaced.
+    folder = Path(os.path.realpath(output.parent))
     for parent in (folder, *folder.parents):
         if PLAN_FILE in manifest_of(parent):
             raise InputError(

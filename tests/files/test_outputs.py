@@ -113,6 +113,8 @@ def test_what_lies_in_a_checkpoint(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="lies in the checkpoint"):
             refuse_inside_checkpoint(inside)
     refuse_inside_checkpoint(checkpoint / ".." / "again")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    refuse_inside_checkpoint(tmp_path / "loop" / "out")
 
 
 @pytest.mark.parametrize("another", [False, True])
