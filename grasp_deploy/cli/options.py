@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+import os
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -221,7 +222,8 @@ def config_of(given: Mapping[str, Any]) -> CompressConfig:
     stored = read_json(file, remedy) if file else {}
     stored.pop("times", None)  # measured on the machine of that run
     values = read_values(CompressConfig, given | _assigned_texts(assignments))
-    if "model" in values and Path(values["model"]) != Path(str(stored.get("model"))):
+    before, now = (os.path.realpath(str(each.get("model"))) for each in (stored, values))
+    if "model" in values and before != now:
         stored = {k: v for k, v in stored.items() if k not in ("base_model_id", "revision")}
     keep = values.get("keep")
     if isinstance(keep, str) and "," in keep:
