@@ -140,10 +140,11 @@ def pipeline_stages(shape: ModelShape, size: int) -> list[int]:
 def check_vllm_runs(shape: ModelShape, platform: Platform, *, remote_code: bool = False) -> None:
     """Raise InputError if vLLM lacks a kernel for the heads, or drops a part of a dense model.
 
-    Of a pruned one without `remote_code` also if a variable keeps our plugin out.
+    Of a pruned one also if a variable keeps our plugin out, unless it has its `remote_code`.
     """
     plugins = os.environ.get(PLUGINS, OUR_PLUGIN)
-    if shape.pruned and not remote_code and OUR_PLUGIN not in plugins.split(","):
+    needs_plugin = shape.pruned and (shape.family.is_hybrid or not remote_code)
+    if needs_plugin and OUR_PLUGIN not in plugins.split(","):
         raise InputError(
             f"{PLUGINS}={plugins!r:.60} keeps out the plugin by which vLLM knows pruned models: "
             f"add {OUR_PLUGIN} to it, or unset it"

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,6 +56,7 @@ def fit_command(
 
     Give --gpu-memory, --concurrency and --context. An unfinished run goes on.
     """
+    from grasp_deploy.checkpoint.limits import check_vllm_runs, found_platform, installed_platform
     from grasp_deploy.fit.memory import predict_fit
     from grasp_deploy.fit.table import offer_table
 
@@ -73,6 +74,9 @@ def fit_command(
         print_line(fit.verdict)
     document = fit.as_dict()
     if output is not None and not dry_run and not fit.fits:
+        if platform := found_platform():  # what it refuses is refused before the work
+            installed_platform()
+            check_vllm_runs(replace(fit.shape, pruned=True), platform)
         document |= _pruned_to_fit(config, output, overwrite, as_json)
     if as_json:
         print_json(document)
@@ -85,12 +89,9 @@ def _pruned_to_fit(
 ) -> dict[str, Any]:
     """Prune unless that is done, start vLLM on the result, and return the record of both."""
     from grasp_deploy.checkpoint.footprint import inspect_model
-    from grasp_deploy.checkpoint.limits import found_platform, installed_platform
     from grasp_deploy.fit.memory import serve_fit
     from grasp_deploy.fit.table import served_table
 
-    if found_platform():
-        installed_platform()  # what it refuses is refused before the work
     record = compress_unless_done(config, output, overwrite)
     with stderr.status("asking vLLM what it holds"):
         served = serve_fit(output, config)

@@ -116,8 +116,8 @@ def _check_machine(flags: ServerFlags, platform: Platform) -> None:
         check_port(flags.host or HOST, flags.port or PORT)
 
 
-def check_model(directory: Path, flags: ServerFlags, platform: Platform) -> ModelShape:
-    """Check what vLLM will read of a folder, and return the model's shape.
+def check_model(directory: Path, flags: ServerFlags, platform: Platform) -> None:
+    """Check what vLLM will read of a folder.
 
     Raises InputError if a file is missing or damaged, workers cannot share every layer, or no
     attention kernel fits the heads.
@@ -129,7 +129,6 @@ def check_model(directory: Path, flags: ServerFlags, platform: Platform) -> Mode
         check_tokenizer(directory)
     _check_shape(model.config, model.shape, flags, platform)
     check_tensor_parallel(model.shape, flags.tensor_parallel_size)
-    return model.shape
 
 
 def _check_shape(
