@@ -139,7 +139,7 @@ class Plan:
     provenance: dict[str, Any]  # base model and hashes, cost model, budget, config, versions
     calibrated: Tensor | None = None  # (w,) int64, ascending; None for short text
     norm_scales: Tensor | None = None  # (2L + 1, d) float32, folded into norms; None: all 1
-    witness: Tensor | None = None  # (n, T) int64 held-out tokens; None in older plans
+    witness: Tensor | None = None  # (n, T) int64 tokens, held out if possible; None in older plans
     path: Path | None = field(default=None, compare=False)  # the file that it was loaded from
 
     def save(self, path: Path) -> None:
