@@ -117,7 +117,7 @@ def _reason(error: Exception) -> str | None:
         command = error.ctx.command_path if error.ctx else "grasp-deploy"
         said = error.format_message().rstrip(".").replace("Value error, ", "")  # typer on a Literal
         if type(error).__name__ == "NoSuchOption" and _takes_vllm_flags(error.ctx):
-            said += f"; flags for vLLM go last, as -- {error.option_name}"
+            said += "; flags for vLLM go last, behind a --"
         return f"{said}: see {command} --help"
     # Once the reader of our output has gone, Typer ends the process.
     if isinstance(error, OSError) and error.errno != errno.EPIPE:

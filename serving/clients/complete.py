@@ -77,6 +77,9 @@ def stream(base_url: str, model: str, prompt: str, max_tokens: int) -> int:
                 begun = True
             if chunk.usage:  # the last chunk: counts and no text
                 tokens = chunk.usage.completion_tokens
+    except BrokenPipeError:  # our reader has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except openai.APIStatusError as error:
         return tell(f"The server refused: {error.message:.2000}", begun)
     except Exception as error:  # of the SDK's transport too, which differs between releases

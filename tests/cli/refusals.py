@@ -46,7 +46,7 @@ ROWS: dict[str, dict[str, str]] = {
         "--no": "",
         "evaluate no": "no",
         "inspect m --gpu-memory": "--gpu-memory",
-        "up model -o out --keep 0.6 --keeep 0.5": "-- --keeep",
+        "up model -o out --keep 0.6 --keeep 0.5": "behind a --",
         "compress -o out --keep 0.6": "names no model",
         "compress ./nowhere -o out --keep 0.6": "./nowhere",
         "compress text.txt -o out --keep 0.6": "text.txt",
