@@ -89,7 +89,8 @@ def test_another_model_takes_no_identity_from_a_config_file(tmp_path: Path) -> N
     stored = CompressConfig("org/a", keep=0.5, base_model_id="org/a", revision="v1")
     (tmp_path / "config.json").write_text(stored.to_json())
     given = ("--config", str(tmp_path / "config.json"))
-    assert run(takes_config, *given, "org/a/") == replace(stored, model="org/a/")
+    for same in ("org/a/", f"{Path.cwd()}/org/a"):
+        assert run(takes_config, *given, same) == replace(stored, model=same)
     assert run(takes_config, *given, "org/b") == CompressConfig("org/b", keep=0.5)
 
 
