@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grasp_deploy.checkpoint.card.model_card import intact_plan
+from grasp_deploy.checkpoint.card.model_card import intact_plan, lasting_files
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.limits import check_positions, refuse_experts
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_layers, load_plan, pruned_shape
@@ -35,7 +35,6 @@ from grasp_deploy.config.option import assigned
 from grasp_deploy.data import Blocks, calibration_sources, read_calibration
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import sha256
-from grasp_deploy.files.outputs import MANIFEST_FILE
 from grasp_deploy.files.record import versions
 from grasp_deploy.files.tensors import digest_of
 from grasp_deploy.pruning.budget import Budget
@@ -74,7 +73,7 @@ class PreparedRun:
         if self.start.mask is not None:
             hashes[LARGER] = digest_of(self.start.mask)
         if self.start.checkpoint is not None:
-            hashes[PRUNED] = sha256(self.start.checkpoint / MANIFEST_FILE)
+            hashes[PRUNED] = lasting_files(self.start.checkpoint)
         return hashes
 
     @property

@@ -12,12 +12,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from grasp_deploy.checkpoint.card.model_card import intact_plan, lasting_files, renew_card
 from grasp_deploy.compression import recovery
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.run_options import RunOptions, Start
 from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.distilling import Distiller
 from grasp_deploy.pruning.training import recompute
+from tests.checkpoint.card.test_model_card import record
 from tests.compression.conftest import MakeConfig
 from tests.tiny import RANDOM
 
@@ -99,9 +101,10 @@ def test_a_check_that_overflows_ends_a_resumed_recovery_too(
 
 
 def test_a_recovery_goes_on_from_the_checkpoint_that_it_began_with(
-    make_config: MakeConfig, tmp_path: Path
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cut = tmp_path / "cut"
+    """Whatever `evaluate card` has written into that since, before the end or after it."""
+    cut, out, other = (tmp_path / name for name in ("cut", "out", "other"))
     config = make_config(keep=0.6, method=RANDOM, compensation=False, scale_epochs=0)
 
     def stop(row: dict[str, Any]) -> None:
@@ -111,10 +114,15 @@ def test_a_recovery_goes_on_from_the_checkpoint_that_it_began_with(
     compress(config, cut)
     healing, start = replace(config, recover=4 * 1024), Start(checkpoint=cut)
     with pytest.raises(KeyboardInterrupt):
-        compress(healing, RunOptions(tmp_path / "out", on_progress=stop), start)
+        compress(healing, RunOptions(out, on_progress=stop), start)
+    shutil.copytree(tmp_path / "out.partial", tmp_path / "other.partial")
+    for excess in (0.02, 0.9):  # it ends, and is known as ended
+        renew_card(cut, intact_plan(cut), record(excess), lasting_files(cut))
+        compress(healing, RunOptions(out, resume=True), start)
+        monkeypatch.delattr("grasp_deploy.compression.compress.recover", raising=False)
     compress(replace(config, keep=0.5), RunOptions(cut, overwrite=True))
     with pytest.raises(InputError, match="pruned checkpoint"):
-        compress(healing, RunOptions(tmp_path / "out", resume=True), start)
+        compress(healing, RunOptions(other, resume=True), start)
 
 
 def test_what_is_computed_twice_to_spare_memory_is_the_same(
