@@ -178,7 +178,7 @@ def _continues(options: RunOptions, config: CompressConfig, inputs: dict[str, An
     before = read_json(directory / INPUTS_FILE, START_OVER)
     changed = _options_since(directory, config)
     if options.resume:  # else they were read anew, and a text that has changed hides no --resume
-        changed += [name for name, value in inputs.items() if before.get(name) != value]
+        changed += [name for name in before | inputs if before.get(name) != inputs.get(name)]
     if changed:
         raise InputError(
             f"the run in {directory} began with other options or files ({', '.join(changed)}): "

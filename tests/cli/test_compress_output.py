@@ -149,8 +149,10 @@ def test_an_unfinished_run_on_other_files(tiny_folder: Path, work: Path, unfinis
     changes = {"weights": dict.fromkeys(stated["weights"], "0" * 64), "torch": "1.0"}
     assert "tokenizer.json" in stated
     edit_json(unfinished / "inputs.json", **changes, **{"device": "cuda", "tokenizer.json": "0"})
+    edit_json(unfinished / "inputs.json", **{"x.jinja": "0"})  # it is gone
     refused = compress(tiny_folder, "--resume")
-    assert_refused(refused, "weights", "device", "torch", "tokenizer.json", "the same ones")
+    changed = ("weights", "device", "torch", "tokenizer.json", "x.jinja")
+    assert_refused(refused, *changed, "the same ones")
 
 
 def test_a_damaged_unfinished_run(tiny_folder: Path, work: Path, unfinished: Path) -> None:

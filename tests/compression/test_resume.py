@@ -1,5 +1,6 @@
 """What a run saved is what it reads again, or it is refused in one line."""
 
+import shutil
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 from grasp_deploy.checkpoint.write.export import write_checkpoint
 from grasp_deploy.compression import compress as compress_module
 from grasp_deploy.compression.frozen_model import FrozenModel, explained_failures
+from grasp_deploy.compression.prepare import prepare
 from grasp_deploy.compression.resume import Workspace
 from grasp_deploy.compression.run_options import RunOptions
 from grasp_deploy.errors import InputError
@@ -108,6 +110,21 @@ def test_a_refit_starts_from_the_dense_weights_whatever_was_refitted_before() ->
         assert all(torch.equal(x.weight, dense[n]) for n, x in model.outputs.linears.items())
     back = model.outputs.extract(mask)
     assert all(torch.equal(back[name], columns) for name, columns in first.items())
+
+
+def test_chat_templates_belong_to_a_run(make_config: MakeConfig, tmp_path: Path) -> None:
+    """Named ones, too, and the one that lies beside them."""
+    model = Path(shutil.copytree(make_config(keep=0.6).model, tmp_path / "model"))
+    templates = ("chat_template.jinja", "additional_chat_templates/tool_use.jinja")
+    for name in templates:
+        (model / name).parent.mkdir(exist_ok=True)
+        (model / name).write_text("{{ messages }}")
+    run = prepare(make_config(keep=0.6, model=str(model)))
+    for name in templates:
+        before = run.identity
+        (model / name).write_text("{{ tools }}")
+        after = run.identity
+        assert {key for key in before if before[key] != after[key]} == {name}
 
 
 def test_a_run_asks_for_the_disk_that_it_takes(

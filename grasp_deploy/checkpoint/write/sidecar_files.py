@@ -25,8 +25,11 @@ def write_sidecar_files(directory: Path, base: Path, plan: Plan, config: dict[st
 
 def carry_over(directory: Path, base: Path) -> None:
     """Write the base model's files beside a config.json; InputError if the tokenizer changes."""
-    for name, path in carried_over(base).items():
-        shutil.copyfile(path, directory / name)
+    files = carried_over(base)
+    are_named = any("/" in name for name in files)  # templates: the tokenizer's config holds them
+    for name, path in files.items():
+        if not (are_named and path.suffix == ".jinja"):
+            shutil.copyfile(path, directory / name)
     if holds_tokenizer(base):
         _, wanted = tried_tokenizer(base)
         record = tokenizer_config(base, wanted)
@@ -61,21 +64,18 @@ def tokenizer_config(directory: Path, traits: dict[str, Any]) -> dict[str, Any]:
 
 
 def carried_over(directory: Path) -> dict[str, Path]:
-    """The files that a checkpoint copies from its base model, by name.
+    """The files that a checkpoint takes over from its base model, by name in its folder.
 
     Raises InputError for a link out of the folder, which could publish a file of this machine.
     Links of the hub's cache to its own `blobs` are allowed.
     """
-    place = directory.resolve()
-    paths = (path for pattern in CARRIED_OVER for path in sorted(directory.glob(pattern)))
-    kept = {path.name: path for path in paths if path.is_file()}
-    templates = list(directory.glob(NAMED_TEMPLATES))  # the tokenizer's config will hold them
-    for path in (*kept.values(), *templates):
+    place, patterns = directory.resolve(), (*CARRIED_OVER, NAMED_TEMPLATES)
+    paths = (path for pattern in patterns for path in sorted(directory.glob(pattern)))
+    kept = {str(path.relative_to(directory)): path for path in paths if path.is_file()}
+    for path in kept.values():
         target = path.resolve()
         if not any(map(target.is_relative_to, (place, place.parent.parent / "blobs"))):
             raise InputError(f"{path} links to a file outside of its folder: put a copy there")
-    if templates:
-        kept.pop("chat_template.jinja", None)
     return kept
 
 
