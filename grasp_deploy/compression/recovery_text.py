@@ -47,7 +47,8 @@ def text_of(run: PreparedRun, stages: Stages) -> Blocks:
 
     Given text is read from its start, and begins again where it ends. What the model wrote for
     calibration is read first, and the dense model writes more. What is held out is left out.
-    Raises InputError for a text that has changed since the run read it: nobody could tell then.
+    Raises InputError for a text whose beginning, which the run has read, is another by now: nobody
+    could tell then.
     """
     config, length = run.config, run.text.token_ids.shape[1]
     sources = calibration_sources(
