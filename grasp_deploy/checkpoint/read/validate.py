@@ -244,6 +244,7 @@ def _stored_tensors(directory: Path) -> dict[str, StoredTensor]:
 
 def _header(path: Path) -> dict[str, StoredTensor]:
     """The entries of a file's header; safetensors itself compares them with the file's length."""
+    path.open("rb").close()  # raises if it may not be read, which safetensors calls missing
     try:
         with safe_open(path, "np") as file:
             slices = {name: file.get_slice(name) for name in file.offset_keys()}

@@ -1,5 +1,6 @@
 """One model, whoever reads the folder: kinds of folders, each refused in a line or read as one."""
 
+import os
 import shutil
 from functools import partial
 from pathlib import Path
@@ -101,6 +102,22 @@ def test_what_lies_beside_a_model_changes_nothing(kind: str, saved: Path, tmp_pa
         expected, found = (load(path)(tokens).logits for path in (saved / name, folder))
     assert torch.equal(expected, found)
     assert kind == "tied, equal head" or file_hashes(folder) == hashes
+
+
+def test_weights_that_may_not_be_read_are_not_called_damaged(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(shutil.copytree(saved / "dense", tmp_path / "model"))
+    folder.chmod(0o755)
+    (folder / WEIGHTS).chmod(0)
+    monkeypatch.chdir(folder)  # whose parents others may not enter
+    user = os.geteuid()
+    try:
+        os.seteuid(user or 65534)  # root may read all
+        with pytest.raises(PermissionError, match=WEIGHTS):
+            read_folder(Path())
+    finally:
+        os.seteuid(user)
 
 
 def test_the_file_chooses_no_attention(saved: Path, tmp_path: Path) -> None:
