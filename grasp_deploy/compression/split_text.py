@@ -10,6 +10,8 @@ from torch import Tensor
 from grasp_deploy.checkpoint.plan import WITNESS_TOKENS
 from grasp_deploy.data import Blocks, places_of
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.memory import memory_bytes
+from grasp_deploy.files.sizes import format_bytes
 from grasp_deploy.pruning.schedule import CalibrationBlocks
 from grasp_deploy.stats.wording import counted
 
@@ -66,10 +68,15 @@ def split_text(text: Blocks, *, apart: bool) -> SplitText:
 
 
 def check_recovery(text: Blocks, tokens: int) -> None:
-    """Raise InputError if nothing is held out, or all that `tokens` of recovery would read.
+    """Raise InputError if nothing is held out, or all of `tokens`, or their ids fit no memory.
 
     Recovery reads each source from its start, where no two sequences in a row are held out.
     """
+    if 8 * tokens > (room := memory_bytes()):
+        raise InputError(
+            f"--recover {tokens} takes {format_bytes(8 * tokens)} for numbers of tokens, and this "
+            f"machine has {format_bytes(room)} of memory: give fewer"
+        )
     places, length = torch.arange(len(text.token_ids)), text.token_ids.shape[1]
     heldout = split_text(replace(text, token_ids=places), apart=False).blocks.heldout
     if not len(heldout):

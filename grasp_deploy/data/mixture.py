@@ -97,8 +97,9 @@ def shares(weights: Sequence[float], total: int) -> list[int]:
         )
     exact = [Fraction(str(weight)) for weight in weights]  # of the decimals, so that equal ones tie
     exact = [weight * total / sum(exact) for weight in exact]
-    counts = [1] * len(weights)
-    for _ in range(total - len(weights)):
+    # Lacks of `len(exact)` and more come first, and the total covers all of them: one step.
+    counts = [max(1, int(share) + 1 - len(exact)) for share in exact]
+    for _ in range(total - sum(counts)):
         counts[max(range(len(counts)), key=lambda place: exact[place] - counts[place])] += 1
     return counts
 

@@ -223,15 +223,21 @@ def test_a_text_that_has_changed_since_is_not_learnt_from(
         with pytest.raises(InputError, match=r"text\.txt has changed"):
             recovery_text.text_of(run, Mock())
     if own == "self=0":
-        text.write_text(whole + whole)
+        text.write_text(whole + whole)  # calibration read the beginning alone
         assert len(recovery_text.text_of(run, Mock()).token_ids) > len(run.blocks.train)
 
 
-def test_text_that_recovery_cannot_read(make_config: MakeConfig) -> None:
+def test_text_that_recovery_cannot_read(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     short = make_config(keep=0.6, recover=1, rounds=1, scale_epochs=0, sequences=2)
     with pytest.raises(InputError, match=r"1 sequence, held out .* give --recover 64 or more"):
         prepare(short)
     prepare(replace(short, recover=64))
+    monkeypatch.setattr("grasp_deploy.compression.split_text.memory_bytes", lambda: 8 * 64)
+    prepare(replace(short, recover=64))
+    with pytest.raises(InputError, match=r"--recover 65 takes 520 bytes .* 512 bytes of"):
+        prepare(replace(short, recover=65))
 
 
 def test_the_command_and_its_bad_input(

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -94,9 +95,24 @@ def test_any_run_of_sequences_has_its_share(counts: list[int]) -> None:
         ([5, 3, 1], 8, [4, 3, 1]),  # 4.44, 2.67, 0.89
         ([1e6, 1, 1], 5, [3, 1, 1]),  # at least one
         ([3, 1, 0.5, 0.5], 600, [360, 120, 60, 60]),
+        ([3, 1, 0.5, 0.5], 6 * 10**10, [36 * 10**9, 12 * 10**9, 6 * 10**9, 6 * 10**9]),  # at once
     ],
 )
 def test_shares(weights: list[float], total: int, expected: list[int]) -> None:
     assert shares(weights, total) == expected
     with pytest.raises(InputError, match=r"1 sequences cannot hold one of each .*-sequences"):
         shares(weights, 1)
+
+
+@given(st.lists(st.sampled_from([0.1, 0.3, 1.0, 2.5, 1e6]), min_size=1, max_size=6), st.data())
+def test_each_next_sequence_goes_to_the_source_that_lacks_most(
+    weights: list[float], data: st.DataObject
+) -> None:
+    total = data.draw(st.integers(len(weights), 90))
+    exact = [Fraction(str(weight)) for weight in weights]
+    exact = [weight * total / sum(exact) for weight in exact]
+    counts = [1] * len(weights)
+    while sum(counts) < total:
+        lacks = [share - count for share, count in zip(exact, counts, strict=True)]
+        counts[lacks.index(max(lacks))] += 1
+    assert shares(weights, total) == counts
