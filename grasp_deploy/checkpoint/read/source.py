@@ -6,7 +6,8 @@ by `engine.flags.FORMAT`.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cache
@@ -149,13 +150,35 @@ def file_hashes(directory: Path) -> dict[str, str]:
 
 def weight_hash(path: Path) -> str:
     """SHA-256 of a weight file, computed once a process while its size and mtime are the same."""
-    state = path.stat()
-    return _hash_of_state(path.resolve(), state.st_size, state.st_mtime_ns)
+    return _hash_of_state(*_state(path))
 
 
 @cache
 def _hash_of_state(path: Path, size_bytes: int, changed_nanoseconds: int) -> str:
     return sha256(path)
+
+
+def _state(path: Path) -> tuple[Path, int, int]:
+    state = path.stat()
+    return path.resolve(), state.st_size, state.st_mtime_ns
+
+
+def weight_states(directory: Path) -> dict[Path, Any]:
+    """Place, size and mtime of each file of a model folder's weights, to be compared later."""
+    return {path: _state(path) for path in weight_files(directory)[0]}
+
+
+@contextmanager
+def unchanged(states: dict[Path, Any]) -> Iterator[None]:
+    """Raise InputError, in place of any other error, if the block ends with other weight files."""
+    try:
+        yield
+    finally:
+        for path, state in states.items():
+            if not path.exists() or _state(path) != state:
+                raise InputError(
+                    f"{path} was replaced while it was read: give the command again"
+                ) from None
 
 
 def _fetch(name: str, revision: str | None, wanted: tuple[str, ...]) -> Path:

@@ -19,6 +19,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.read.loading import building, class_config, load_tokenizer
+from grasp_deploy.checkpoint.read.source import unchanged, weight_states
 from grasp_deploy.checkpoint.read.validate import read_stored_model
 from grasp_deploy.checkpoint.write.gguf_tokenizer import add_tokenizer
 from grasp_deploy.checkpoint.write.shards import read_tensor
@@ -76,6 +77,7 @@ def write_gguf(
     check_place(output, overwrite=overwrite)
     from gguf import GGUFWriter
 
+    states = weight_states(directory)
     model = read_stored_model(directory)
     with building(directory):
         config = class_config(model.config)
@@ -93,7 +95,7 @@ def write_gguf(
     for entry, packed in typed:
         plain = numpy.dtype("float32")  # else gguf would take the shape for one of packed bytes
         writer.add_tensor_info(entry.name, entry.shape, plain, _size_bytes(entry, packed), packed)
-    with _appearing(output, overwrite) as staged:
+    with _appearing(output, overwrite) as staged, unchanged(states):
         writer.write_header_to_file(staged)
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()

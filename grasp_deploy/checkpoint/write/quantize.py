@@ -33,7 +33,12 @@ from grasp_deploy.checkpoint.quantised import (
     matrix_columns,
     unlearnt,
 )
-from grasp_deploy.checkpoint.read.source import INDEX_FILE, REMOTE_CODE_FILES
+from grasp_deploy.checkpoint.read.source import (
+    INDEX_FILE,
+    REMOTE_CODE_FILES,
+    unchanged,
+    weight_states,
+)
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_folder, read_stored_model
 from grasp_deploy.checkpoint.write.export import SHARD_BYTES, all_finite, write_manifest
 from grasp_deploy.checkpoint.write.rounding import is_rounded, learnt_rounding
@@ -92,6 +97,7 @@ def quantize(
     AutoRound is absent.
     """
     check_place(directory, scheme, output, overwrite=overwrite)
+    states = weight_states(directory)
     model, chosen = read_stored_model(directory), SCHEMES[scheme]
     has_plan = (directory / PLAN_FILE).exists()
     plan = intact_plan(directory, may_lack=REMOTE_CODE_FILES) if has_plan else None
@@ -99,7 +105,8 @@ def quantize(
     group = _group(model.shape, plan) if chosen.bits == 4 else None
     preset, learnt = _preset(chosen, group), {}
     size_bytes = four_bit_bytes(model.shape, group) if group else eight_bit_bytes(model.shape)
-    with staged_directory(output, overwrite=overwrite, size_bytes=size_bytes) as staging:
+    staged = staged_directory(output, overwrite=overwrite, size_bytes=size_bytes)
+    with staged as staging, unchanged(states):
         if token_ids is not None:
             for _ in all_finite((n, read_tensor(path, n)) for n, path in model.files.items()):
                 pass  # raises for damaged weights before hours of learning

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from grasp_deploy.checkpoint.read import source as reading
 from grasp_deploy.checkpoint.read.source import (
@@ -28,9 +29,11 @@ from grasp_deploy.checkpoint.read.source import (
     resolve_config,
     resolve_model,
 )
+from grasp_deploy.checkpoint.write.shards import read_tensor
 from grasp_deploy.errors import InputError
 from tests.answering import answering
 from tests.cli.command import assert_refused, grasp_deploy, tree
+from tests.tiny import save_tiny
 
 COMMIT, OTHER = "0123456789abcdef0123456789abcdef01234567", "f" * 40
 FILES = {
@@ -67,6 +70,7 @@ FETCHED = set(list(FILES)[:18])
 CODE = """
 import json, os, sys
 from grasp_deploy.checkpoint.read import source
+from grasp_deploy.checkpoint.write.shards import read_tensor
 from grasp_deploy.errors import InputError
 source.PATIENCE_SECONDS = float(os.environ.get("PATIENCE", source.PATIENCE_SECONDS))
 name, revision, weights = json.loads(sys.argv[1])
@@ -235,3 +239,32 @@ def test_a_pruned_model_of_the_hub(
     (snapshot / "metrics.jsonl").unlink()
     damaged = grasp_deploy("quantize", "org/name", "--scheme", "int8", "-o", tmp_path / "out")
     assert_refused(damaged, "metrics.jsonl")
+
+
+@pytest.mark.parametrize("other", ["other numbers", "another shape", None])
+@pytest.mark.parametrize("command", ["quantize model --scheme int8", "gguf model"])
+def test_a_model_that_is_replaced_while_it_is_read_is_not_mixed(
+    command: str, other: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = "gguf_file" if command.startswith("gguf") else "quantize"
+    pytest.importorskip("gguf" if module == "gguf_file" else "compressed_tensors")
+    monkeypatch.chdir(tmp_path)
+    save_tiny("llama", tmp_path / "model")
+    if other:
+        width = 32 if other == "another shape" else 64
+        save_tiny("llama", tmp_path / "other", seed=1, intermediate_size=width)
+    read = []
+
+    def replaced(path: Path, name: str) -> torch.Tensor:
+        read.append(name)
+        if len(read) == 5:
+            Path("model").rename("old")
+            if other:
+                Path("other").rename("model")
+        return read_tensor(path, name)
+
+    monkeypatch.setattr(f"grasp_deploy.checkpoint.write.{module}.read_tensor", replaced)
+    ended = grasp_deploy(*command.split(), "-o", "out")
+    last = ended.stderr.splitlines()[-1]  # behind what it did until then
+    assert ended.code == 2 and last.startswith("error: model/model.safetensors was replaced")
+    assert {path.name for path in tmp_path.iterdir()} == {"old", *["model"] * bool(other)}
