@@ -29,6 +29,11 @@ def listed(values: Iterable[Any]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
+def quoted(text: str) -> str:
+    """A stranger's text as code of one line, in which nothing is Markdown or HTML."""
+    return f"`{' '.join(text.split()).replace('`', chr(39)) or ' '}`"
+
+
 def points_by_outcome(outcomes: Sequence[tuple[str, Any]]) -> str:
     """(outcome, point) pairs in words: `faster at each`, or `faster at 4 and 8, slower at 1`."""
     names = list(dict.fromkeys(outcome for outcome, _ in outcomes))

@@ -25,7 +25,7 @@ from grasp_deploy.files.disk import read_text, readable_disk_errors, sync, write
 from grasp_deploy.files.json_files import as_json, read_json, typed
 from grasp_deploy.files.outputs import MANIFEST_FILE, changed_files, lock_of, locked, manifest_of
 from grasp_deploy.pruning.units import UnitTable
-from grasp_deploy.stats.wording import listed, percent, plus_minus
+from grasp_deploy.stats.wording import listed, percent, plus_minus, quoted
 
 RENEWED = QUALITY_FILE, CARD_FILE = "quality.json", "README.md"
 MARK = "†"
@@ -56,7 +56,7 @@ _TEMPLATES = Environment(  # Markdown: nothing is escaped but the bars of table 
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
-_TEMPLATES.filters["quoted"] = lambda text: f"`{text.replace('`', chr(39)) or ' '}`"  # no Markdown
+_TEMPLATES.filters["quoted"] = quoted
 
 
 def model_card(
@@ -97,7 +97,7 @@ def model_card(
 def _figures(plan: Plan, dense: ModelShape, pruned: ModelShape) -> list[tuple[str, float, float]]:
     """Rows of the table of sizes: name, dense figure, pruned figure."""
     budget, mib = plan.provenance["budget"], 2**20
-    costs = f"prunable cost ({plan.provenance['cost_model']})"
+    costs = f"prunable cost ({quoted(plan.provenance['cost_model'].replace('|', ' '))})"
     return [
         ("parameters", dense.parameters, pruned.parameters),
         ("weights, MiB", dense.weight_bytes / mib, pruned.weight_bytes / mib),
@@ -107,9 +107,9 @@ def _figures(plan: Plan, dense: ModelShape, pruned: ModelShape) -> list[tuple[st
 
 
 def model_name(provenance: dict[str, Any]) -> str:
-    """Hub id of the base model, or the name of its folder; paths stay private."""
+    """Hub id of the base model, or the name of its folder, in one line; paths stay private."""
     name = provenance["model"]
-    return name if provenance["revision"] else Path(name).resolve().name
+    return " ".join((name if provenance["revision"] else Path(name).resolve().name).split())
 
 
 def _base_option(provenance: dict[str, Any]) -> str:
@@ -142,7 +142,7 @@ def metadata_block(plan: Plan, from_base: Mapping[str, Any]) -> str:
     tags = [tags] if isinstance(tags, str) else tags
     stated = {
         "base_model": provenance["config"].get("base_model_id")
-        or (provenance["model"] if provenance["revision"] else None),
+        or (model_name(provenance) if provenance["revision"] else None),
         **{key: from_base[key] for key in FROM_BASE if key in from_base and key != "tags"},
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
@@ -165,7 +165,7 @@ def how_units_were_chosen(plan: Plan, dense: ModelShape) -> str:
     names = ("experts" if dense.experts_per_token else "FFN channels", "KV-head groups")
     shares = UnitTable.of_layers(plan.dense_layers).kept_shares(plan.mask)
     units = " and ".join(n for n, kept in zip(names, shares, strict=True) if kept < 1) or "Units"
-    chosen = METHODS.get(config["method"], f"the scores of `{config['method']}`, at once")
+    chosen = METHODS.get(config["method"], f"the scores of {quoted(config['method'])}, at once")
     solved = provenance.get("compensation") or (plan.fitted and not healed)
     return f"{units} were chosen by {chosen}, under one global budget.{COMPENSATION * bool(solved)}"
 
@@ -205,7 +205,7 @@ def _corpus(source: str) -> str:
         return f"the model's own text, which answers {_corpus(text.prompts.what)}"
     if text.is_own:
         return "the model's own text"
-    return f"`{display_name(source)}`"
+    return quoted(display_name(source))
 
 
 def corpus_cells(row: Mapping[str, Any]) -> list[str]:

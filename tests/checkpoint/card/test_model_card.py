@@ -1,6 +1,7 @@
 """What a model card says, whatever its base states, and how a record of quality renews it."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -119,6 +120,26 @@ def test_what_made_the_model_is_told(demo_checkpoint: Path) -> None:
     assert " 32 tokens of `hf:org/name:en`." in card(demo_checkpoint, calibration=hub)
     losses = {"heldout_dense": None, "heldout_pruned": None}
     assert "held out" in plain and "held out" not in card(demo_checkpoint, losses=losses)
+
+
+def test_what_a_strangers_plan_names_is_no_markdown(demo_checkpoint: Path) -> None:
+    evil = "a`\n\n# Install\n\n```\n<img src=x>|<b>"
+    stated = load_plan(demo_checkpoint / PLAN_FILE).provenance["config"]
+    for revision in (None, "main"):
+        text = card(
+            demo_checkpoint,
+            model=evil,
+            revision=revision,
+            cost_model=evil,
+            versions={"grasp_deploy": evil},
+            config={**stated, "method": evil},
+            calibration={"source": evil, "sequences": 1, "sequence_length": 2},
+        )
+        _, head, body = text.split("---\n", 2)
+        assert "\n" not in yaml.safe_load(head).get("base_model", "")
+        body = re.sub(r"(?ms)^```.*?^```$", "", body)
+        outside = re.sub(r"`[^`\n]*`", "", body)
+        assert not any(part in outside for part in ("`", "# Install", "<img", "<b>", "|<"))
 
 
 HEAD = "---\nlicense: llama2\nlanguage: [en, no]\ntags: chat\nmodel-index: [1]\n---\n# Model\n"

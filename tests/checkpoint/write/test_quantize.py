@@ -116,7 +116,7 @@ def test_what_stands_beside_the_weights(demo_checkpoint: Path, tmp_path: Path) -
     links = [check.name for check in verify(folder, plain=demo_checkpoint)]
     assert links[:2] == ["files", "shapes"] and links[-2:] == ["files, quantised", "quantised"]
     renew_card(folder, intact_plan(folder), record(), lasting_files(folder))
-    assert "were quantised afterwards (int8)" in (folder / "README.md").read_text()
+    assert "were quantised afterwards (`int8`)" in (folder / "README.md").read_text()
     assert all(check.ok for check in verify(folder, plain=demo_checkpoint))
     held = {path: copied(load_file(path)) for path in folder.glob("*.safetensors")}
     path, name = next((p, n) for p in held for n in held[p] if held[p][n].dtype == torch.int8)
@@ -243,7 +243,7 @@ def test_rounding_that_is_learnt_is_not_proven_and_more_than_a_step_is_wrong(
         *(*text, "--calibration-sequences", "4"),
     )
     assert told.code == 0 and '"output"' in told.stdout, told.stderr
-    taught = f"(w4a16, its rounding learnt on 4 sequences of {demo_text[0]} by AutoRound)"
+    taught = f"(`w4a16, its rounding learnt on 4 sequences of {demo_text[0]} by AutoRound`)"
     assert taught in (folder / "README.md").read_text()
     plainly = ("quantize", demo_checkpoint, "--scheme", "w4a16", "-o", tmp_path / "nearest")
     assert "with --calibration TEXT four bits lose less" in grasp_deploy(*plainly).stdout
