@@ -70,9 +70,10 @@ def model_card(
     """README.md of the checkpoint; `quality` is the record of `evaluate card`, if it was made.
 
     `from_base` is what the base model's card states of itself, by `card_metadata`. Its
-    `quantised_by`, which `quantize` states, names a scheme and what taught its rounding.
+    `quantised_by` counts where the weights are quantised: the scheme, and what taught its rounding.
     """
-    provenance = plan.provenance
+    provenance, is_plain = plan.provenance, pruned.quantization is None
+    from_base = {k: v for k, v in from_base.items() if not (is_plain and k == "quantised_by")}
     return _TEMPLATES.get_template("model_card.md.jinja").render(
         metadata=metadata_block(plan, from_base),
         base=model_name(provenance),

@@ -180,6 +180,12 @@ def test_a_card_that_states_nothing(text: str, tmp_path: Path) -> None:
     assert card_metadata(tmp_path) == {}
 
 
+def test_a_plain_checkpoint_is_not_quantised_whatever_its_base_states(folder: Path) -> None:
+    (folder / CARD_FILE).write_text("---\nquantised_by: w4a16\nlicense: mit\n---\n")
+    text = card(folder)
+    assert "license: mit\n" in text and "quantised" not in text
+
+
 def test_the_base_models_name_on_the_hub() -> None:
     assert block({}, base_model_id="org/name")["base_model"] == "org/name"
     assert block({}, model="org/other", revision="abc")["base_model"] == "org/other"
