@@ -207,7 +207,8 @@ def _config(model: StoredModel, preset: Any, scheme: Scheme) -> dict[str, Any]:
         quantization_status="compressed",
         ignore=["lm_head"],
     )
-    kept = {key: value for key, value in model.config.items() if key != "torch_dtype"}
+    left_out = ["torch_dtype"] if model.shape.pruned else ["torch_dtype", "auto_map"]  # of code
+    kept = {key: value for key, value in model.config.items() if key not in left_out}
     return kept | {"dtype": model.shape.dtype, "quantization_config": config.to_dict()}
 
 

@@ -173,13 +173,14 @@ def test_a_dense_folder_and_columns_that_no_group_divides(tmp_path: Path) -> Non
     assert tree(tmp_path) == before
 
 
-def test_the_copy_states_the_dtype_of_its_tensors(tmp_path: Path) -> None:
+def test_the_copy_states_the_dtype_of_its_tensors_and_no_code(tmp_path: Path) -> None:
     """vLLM computes in the one that is stated."""
     save_tiny("llama", tmp_path / "dense", dtype=torch.bfloat16)
     edit_json(tmp_path / "dense/config.json", dtype="float16", torch_dtype="float16")
+    edit_json(tmp_path / "dense/config.json", auto_map={"AutoConfig": "org/code--file.Class"})
     quantize(tmp_path / "dense", "int8", tmp_path / "int8")
     config = read_config(tmp_path / "int8")
-    assert config["dtype"] == "bfloat16" and "torch_dtype" not in config
+    assert config["dtype"] == "bfloat16" and not {"torch_dtype", "auto_map"} & config.keys()
 
 
 def test_groups_lie_whole_on_each_worker_that_the_plan_is_for(tmp_path: Path) -> None:
