@@ -69,7 +69,7 @@ def add_tokenizer(writer: Any, tokenizer: Tokenizer, vocab_size: int, ends: Any)
         for rank, pair in enumerate(merges):
             ranks.setdefault("".join(pair), rank)
         writer.add_token_scores([-float(ranks.get(text, len(merges))) for text in listed])
-    _add_specials(writer, tokenizer, ends)
+    _add_specials(writer, tokenizer, vocab_size, ends)
     if not of_bytes:
         first = tokens(tokenizer, "a")[:1]
         writer.add_add_space_prefix(any(texts[place].startswith("\u2581") for place in first))
@@ -125,7 +125,7 @@ def _word_rule(pre: Any) -> str:
     return RULES[found]
 
 
-def _add_specials(writer: Any, tokenizer: Tokenizer, ends: Any) -> None:
+def _add_specials(writer: Any, tokenizer: Tokenizer, vocab_size: int, ends: Any) -> None:
     places = {kind: getattr(tokenizer, f"{kind}_token_id") for kind in ("bos", "eos", "unk", "pad")}
     if places["eos"] is None:  # llama.cpp would take a token of its own choice
         places["eos"] = ends[0] if isinstance(ends, list) and ends else ends
@@ -133,6 +133,8 @@ def _add_specials(writer: Any, tokenizer: Tokenizer, ends: Any) -> None:
         raise _refusal("has no token that ends a text, nor has config.json")
     for kind, place in places.items():
         if place is not None:
+            if place not in range(vocab_size):
+                raise _refusal(f"or config.json names a token {place} of {vocab_size} ({kind})")
             getattr(writer, f"add_{kind}_token_id")(place)
     plain, whole = (tokens(tokenizer, "a", add_special_tokens=add) for add in (False, True))
     begins, stops = whole[:1] == [places["bos"]], whole[-1:] == [places["eos"]]

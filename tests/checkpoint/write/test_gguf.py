@@ -238,6 +238,9 @@ def test_a_tokenizer_says_what_ends_a_text_or_the_model_does(tmp_path: Path) -> 
     assert field.contents() == 7
     edit_json(tmp_path / "model/config.json", eos_token_id=None)
     assert_refused(grasp_deploy(*command), "no token that ends a text")
+    for beyond in (-1, 600, [2**40]):
+        edit_json(tmp_path / "model/config.json", eos_token_id=beyond)
+        assert_refused(grasp_deploy(*command), str(beyond).strip("[]"), "eos")
 
 
 def test_two_at_once_do_not_mix(tmp_path: Path) -> None:
