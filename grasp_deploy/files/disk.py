@@ -124,13 +124,14 @@ def sha256(path: Path) -> str:
 def readable_disk_errors(path: Path, *, within: Path | None = None) -> Iterator[None]:
     """Turn an OSError such as of a full disk or a forbidden folder into an InputError.
 
-    One that names a file outside of the folder `within`, if that is given, stays what it is.
+    One that names only files outside of the folder `within`, if given, stays what it is.
     """
     try:
         yield
     except OSError as error:
-        named = Path(error.filename) if isinstance(error.filename, str) else None
-        elsewhere = within and named and within not in named.parents
+        ends = error.filename, error.filename2  # the second where a copy was written
+        named = [Path(name) for name in ends if isinstance(name, str)]
+        elsewhere = within and named and not any(within in path.parents for path in named)
         if elsewhere or error.errno not in WRITE_ERRORS:
             raise
         raise InputError(

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,22 @@ def test_an_output_is_blamed_for_its_own_files_alone(
         folder = tmp_path if name == "other" else staging
         raise FileNotFoundError(errno.ENOENT, "No such file", name and str(folder / name))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_that_of_the_output_and_not_of_what_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left")
+
+    (tmp_path / "source").write_text("a")
+    monkeypatch.setattr(os, "sendfile", full)
+    with (
+        pytest.raises(InputError, match=r"cannot write .*/out \(No space left\)"),
+        staged_directory(tmp_path / "out") as staging,
+    ):
+        shutil.copyfile(tmp_path / "source", staging / "copy")
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
