@@ -217,10 +217,12 @@ def gguf_command(
 
     check_place(output, overwrite=overwrite)
     with stage_bars(stderr) as show:
+        source = resolve_model(model, revision)
         write_gguf(
-            resolve_model(model, revision).directory,
+            source.directory,
             output,
             kind,
+            name=source.name if source.revision else None,
             overwrite=overwrite,
             on_progress=lambda done, of: show({"stage": "export", "step": done, "steps": of}),
         )

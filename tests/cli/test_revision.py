@@ -36,3 +36,10 @@ def test_a_plan_names_the_commit_and_is_exported_from_it(
 def test_a_command_asks_for_its_revision(command: str, fetched: list[Any], work: Path) -> None:
     ended = grasp_deploy(*command.split(), "--revision", "v1")
     assert ended.code == 0 and fetched == [("team/tiny", "v1")], ended.stderr
+
+
+def test_a_gguf_file_names_a_hub_model_by_its_id(fetched: list[Any], work: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    assert grasp_deploy("gguf", "team/tiny", "-o", "model.gguf").code == 0
+    named = gguf.GGUFReader("model.gguf").fields["general.name"]
+    assert named.contents() == "team/tiny"

@@ -65,14 +65,16 @@ def write_gguf(
     output: Path,
     kind: str,
     *,
+    name: str | None = None,
     overwrite: bool = False,
     on_progress: OnCount = lambda done, total: None,
 ) -> None:
     """Write a folder's model with its tokenizer and chat template.
 
     `kind` is f32, f16, bf16, q8_0 or q4_0; rows that blocks of 32 do not divide stay in float16.
-    Raises InputError for a model that llama.cpp cannot hold, for one that is damaged or quantised,
-    and where the package gguf is absent.
+    The file calls the model `name`, by default as its folder. Raises InputError for a model that
+    llama.cpp cannot hold, for one that is damaged or quantised, and where the package gguf is
+    absent.
     """
     check_place(output, overwrite=overwrite)
     from gguf import GGUFWriter
@@ -86,7 +88,7 @@ def write_gguf(
         factors, stretch = _rope(config, model.shape.head_dim)
     writer = GGUFWriter(None, "openelm" if model.shape.family.qk_norm else "deci")
     _add_sizes(writer, config, model.shape, stretch, kind)
-    writer.add_name(directory.resolve().name)
+    writer.add_name(name or directory.resolve().name)
     add_tokenizer(writer, load_tokenizer(directory), model.shape.vocab_size, config.eos_token_id)
     made = {} if factors is None else {"rope_freqs.weight": factors}
     entries = [*_entries(model.shape), *(Entry(n, tuple(t.shape)) for n, t in made.items())]
