@@ -22,9 +22,12 @@ from grasp_deploy.report.figure_style import (
     png,
 )
 from grasp_deploy.report.section import Section
+from grasp_deploy.stats.wording import grouped, listed
 
 MARKS = (b'<meta name="generator" content="grasp-deploy', b"tEXtSoftware\0grasp-deploy")
 MARK_BYTES = 4096  # within which a page or a figure carries its mark
+Layers = Sequence[Mapping[str, float]]
+Named = tuple[str, Layers]
 UNITS = {
     "experts": ("num_experts", "Kept experts"),
     "ffn": ("intermediate_size", "Kept FFN channels"),
@@ -35,16 +38,20 @@ UNITS = {
 def figure_groups(sections: Sequence[Section]) -> Iterator[tuple[str, Section, list[Drawing]]]:
     """A heading, its section and the figures below it: all sections' own, then what layers keep.
 
-    The latter stand under the first section of the same models.
+    The latter stand under the first section of the same masks.
     """
     with our_style():
         yield from ((one.title, one, found) for one in sections if (found := one.figures()))
         seen: list[Any] = []
-        for section in sections:
-            if section.models and section.models not in seen:
-                seen.append(section.models)
-                if drawings := list(_kept_drawings(section.models)):
-                    yield "What each layer keeps", section, drawings
+        for section in filter(lambda section: section.models, sections):
+            name, dense, pruned = _masks(section.models)
+            masks = str(dense), {str(layers) for _, layers in pruned.values()}
+            if pruned and masks not in seen:
+                seen.append(masks)
+                units = "experts" if "num_experts" in dense[0] else "ffn", "kv"
+                note = f"share of what {name} has"
+                drawings = [kept_drawing(unit, note, dense, pruned) for unit in units]
+                yield "What each layer keeps", section, drawings
 
 
 def png_files(sections: Sequence[Section]) -> dict[str, bytes]:
@@ -71,27 +78,24 @@ def check_ours(path: Path, option: str) -> None:
         )
 
 
-def _kept_drawings(models: Sequence[Mapping[str, Any]]) -> Iterator[Drawing]:
-    """What each layer keeps, of other models of the first one's depth and kind that differ."""
-    first, *others = ((model["name"], model["footprint"]["layers"]) for model in models)
-    name, dense = first
-    pruned = {
-        index: (other, layers)
+def _masks(models: Sequence[Mapping[str, Any]]) -> tuple[str, Layers, dict[int, Named]]:
+    """The first model, and each mask of others of its depth and kind, with all names it has."""
+    (name, dense), *others = ((model["name"], model["footprint"]["layers"]) for model in models)
+    pruned = [
+        (index, other, layers)
         for index, (other, layers) in enumerate(others, start=1)
         if len(layers) == len(dense) and layers != dense
         if ("num_experts" in layers[0]) == ("num_experts" in dense[0])
-    }
-    if pruned:
-        has_experts = "num_experts" in dense[0]
-        for unit in ("experts" if has_experts else "ffn", "kv"):
-            yield kept_drawing(unit, f"share of what {name} has", dense, pruned)
+    ]
+    alike = grouped(pruned, lambda one: str(one[2]))
+    return name, dense, {of[0][0]: (listed(one[1] for one in of), of[0][2]) for of in alike}
 
 
 def kept_drawing(
     name: str,
     note: str,
-    dense: Sequence[Mapping[str, float]],
-    pruned: Mapping[int, tuple[str, Sequence[Mapping[str, float]]]],
+    dense: Layers,
+    pruned: Mapping[int, Named],
 ) -> Drawing:
     """The share of the dense layers' units that each layer keeps, one line for each model.
 

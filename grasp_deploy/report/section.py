@@ -27,7 +27,7 @@ class Section:
     """A record with what draws it.
 
     `headlines` are JSON objects with `model`, `outcome` and `sentence`. `models` are the record's
-    models with their `footprint`, whose kept layers a page draws once for all sections of them.
+    models with their `footprint`, whose kept layers a page draws once for all that share them.
     """
 
     name: str  # of the record's file; figures are called after it

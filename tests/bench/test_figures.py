@@ -96,3 +96,18 @@ def test_kept_shares_layer_by_layer_where_a_layer_can_be_compared() -> None:
     _, (_, _, (_, heads)) = figure_groups([section])
     (line, *_) = axes_of(heads).get_lines()
     assert (list(line.get_xdata()), heights_of(heads, 0)) == ([1], [1.0])
+
+
+def test_models_and_records_of_one_mask_share_a_line_and_a_figure() -> None:
+    other = records.model("other", 0.5)
+    pruned = [records.model(name, 0.6) for name in ("small", "healed", "small-w4")]
+    sections = [
+        section_of("loss", records.kv_record([records.model("dense"), *pruned])),
+        section_of("kv", records.kv_record(MODELS)),
+        section_of("memory", records.memory_record([*MODELS, other])),
+    ]
+    kept = [group for group in figure_groups(sections) if group[0] == "What each layer keeps"]
+    assert [section.name for _, section, _ in kept] == ["loss", "memory"]
+    for place, names in enumerate((["small, healed and small-w4"], ["pruned", "other"])):
+        legend = legend_of(kept[place][2][0])[:-1]
+        assert [" ".join(one.split()).rpartition(": ")[0] for one in legend] == names
