@@ -81,7 +81,7 @@ def test_the_figure_has_a_point_for_each_budget() -> None:
 def test_drift_and_accuracy_are_drawn_against_size_too() -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is in the plot extra")
     from grasp_deploy.report.figure_style import our_style
-    from tests.report.figures import assert_legible, heights_of, legend_of
+    from tests.report.figures import assert_legible, axes_of, heights_of, legend_of
 
     compared, tasks = record(BENT), task_record()
     for place, cell in enumerate(compared["cells"]):
@@ -95,5 +95,13 @@ def test_drift_and_accuracy_are_drawn_against_size_too() -> None:
         for name in legend_of(accuracy)
     ]
     assert heights_of(accuracy, 0) == pytest.approx([means[0]])
+    assert all(mark.get_linestyle() == "None" for mark in accuracy.figure.legends[0].get_lines())
+    for cell in tasks["cells"]:
+        cell["accuracy"] = 1.0
+    tasks["cells"] = tasks["cells"][::2]
+    with our_style():
+        (full,) = section_of("tasks", tasks).figures()
+    assert max(axes_of(full).get_yticks()) == 100, "no accuracy is above"
+    assert axes_of(full).get_title(loc="left").startswith("piqa; "), "one task is no mean"
     assert_legible(drift)
     assert_legible(accuracy)

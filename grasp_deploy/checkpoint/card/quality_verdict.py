@@ -49,7 +49,7 @@ def quality_verdict(corpora: Sequence[Row], tasks: Sequence[Row]) -> dict[str, s
         f"{row['task']} from {row['dense']['accuracy']:.1%} to {row['pruned']['accuracy']:.1%}"
         for row in tasks
         if row["change_error"] is not None
-        and row["change"] < -_errors(row["items"], len(tasks)) * row["change_error"]
+        and row["change"] < -margin(row["items"], len(tasks)) * row["change_error"]
     ]
     if least > BROKEN_NATS:
         outcome, reason = BROKEN, f"{said}, more than {BROKEN_NATS}"
@@ -78,7 +78,7 @@ def _bounds(row: Row, corpora: int) -> tuple[float, float, str]:
     nats = excess_loss(row["dense"]["perplexity"], row["pruned"]["perplexity"])
     error = row["excess_error"]
     below, above = (
-        math.inf if error is None else _errors(row["sequences"], many) * error if error else 0.0
+        math.inf if error is None else margin(row["sequences"], many) * error if error else 0.0
         for many in (corpora, 1)
     )
     verb = "loses" if nats >= 0 else "gains"
@@ -87,7 +87,7 @@ def _bounds(row: Row, corpora: int) -> tuple[float, float, str]:
     return nats - below, nats + above, f"{said} {figure} nats a token"
 
 
-def _errors(samples: int, comparisons: int = 1) -> float:
+def margin(samples: int, comparisons: int = 1) -> float:
     """Standard errors beyond which a mean over so many samples is not noise."""
     if samples < 2:
         return math.inf

@@ -9,9 +9,11 @@ from msgspec import to_builtins
 from rich.table import Table
 from rich.text import Text
 
+from grasp_deploy.checkpoint.card.quality_verdict import margin
 from grasp_deploy.evaluate.tasks.accuracy import AVERAGE_RULE, RULE, TasksRecord, average, change
 from grasp_deploy.report.tables import figure_table
-from grasp_deploy.stats.wording import percent
+from grasp_deploy.stats.noise import NO_DIFFERENCE, UNDECIDED
+from grasp_deploy.stats.wording import counted, percent
 
 if TYPE_CHECKING:  # matplotlib is needed only where figures are drawn
     from grasp_deploy.report.figure_style import Drawing
@@ -40,9 +42,19 @@ def tables(record: TasksRecord) -> list[Table]:
     return [table]
 
 
-def headlines(_: TasksRecord) -> list[dict[str, Any]]:
-    """Nothing: a card judges accuracies, beside losses."""
-    return []
+def headlines(record: TasksRecord) -> Iterator[dict[str, Any]]:
+    """For each model but the first, if its average is ahead, behind, or within paired noise."""
+    cells, names = to_builtins(record.cells), [model.name for model in record.models]
+    dense, *others = ([c for c in cells if c["model"] == name] for name in names)
+    items = min(len(cell["items"]) for cell in dense)  # of the task that tells least of noise
+    for name, of_model in zip(names[1:], others, strict=True):
+        shift, error = change(dense, of_model)
+        outcome = UNDECIDED if error is None else NO_DIFFERENCE
+        if error is not None and abs(shift) > margin(items, len(others)) * error:
+            outcome = "ahead" if shift > 0 else "behind"
+        points = f"{percent(shift, error, '+')} points of accuracy on {counted(len(dense), 'task')}"
+        line = {"outcome": outcome, "sentence": f"{outcome}: {points} against {names[0]}."}
+        yield {"benchmark": "tasks", "baseline": names[0], "model": name, **line}
 
 
 def _figures(models: Sequence[Cells]) -> list[str]:
@@ -84,9 +96,8 @@ def figures(record: TasksRecord) -> Iterator[Drawing]:
         error = mean["standard_error"]
         figures = 100 * mean["accuracy"], None if error is None else 100 * error
         points.append((model.name, model.footprint, *figures))
-    title, note = (
-        "Accuracy against size",
-        f"mean of {mean['tasks']} tasks; bars: one standard error",
-    )
+    what = f"mean of {mean['tasks']} tasks" if mean["tasks"] > 1 else record.cells[0].task
+    title, note = "Accuracy against size", f"{what}; bars: one standard error"
     axes, _, handles = style.against_size(title, note, "accuracy, %", points)
+    axes.set_yticks([tick for tick in axes.get_yticks() if 0 <= tick <= 100])
     yield style.finished("accuracy-by-size", title, axes, handles)

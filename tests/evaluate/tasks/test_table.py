@@ -1,6 +1,8 @@
 """The table of tasks."""
 
-from grasp_deploy.evaluate.tasks.table import tables
+import pytest
+
+from grasp_deploy.evaluate.tasks.table import headlines, tables
 from tests.bench.records import lines_of, typed
 from tests.evaluate.tasks.task_records import task_record
 
@@ -33,3 +35,25 @@ def test_tasks_that_stay_without_examples_are_named() -> None:
         text = " ".join(" ".join(lines_of(table, width=120)).split())
         assert ("does not change" in text) is bool(words) and words in text
     assert "examples in the prompt: piqa 5" in text
+
+
+@pytest.mark.parametrize(
+    ("lost", "outcome"),
+    [
+        ([0, 0, 0, 0, 0, 0, 0, 0], "no difference beyond noise"),
+        ([1, 0, 0, 0, 0, 0, 0, 1], "no difference beyond noise"),  # 1.5 errors
+        ([1, 1, 1, 1, 1, 1, 0, 0], "behind"),
+        ([-1, -1, -1, -1, -1, -1, 0, 0], "ahead"),
+        ([1], "undecided"),
+    ],
+)
+def test_the_average_is_judged_by_its_paired_error(lost: list[int], outcome: str) -> None:
+    record = task_record()
+    for cell in record["cells"]:
+        worse = [loss if cell["model"] == "pruned" else 0 for loss in lost]
+        right = [float((sum(lost) > 0) - loss) for loss in worse]
+        cell["items"] = [{cell["metric"]: one} for one in right]
+        cell["accuracy"] = sum(right) / len(right)
+    (line,) = headlines(typed(record))
+    assert (line["model"], line["baseline"], line["outcome"]) == ("pruned", "dense", outcome)
+    assert line["sentence"].startswith(f"{outcome}: ")
