@@ -90,7 +90,7 @@ def against_size(
     for place, (name, footprint, figure, error) in enumerate(points):
         curve.append((footprint.weight_bytes / BINARY_UNITS[unit], figure))
         axes.errorbar(*curve[-1], yerr=error or 0.0, capsize=3, **look_of(place))
-        handles.append(line_handle(place, name))
+        handles.append(line_handle(place, name, linestyle=""))
     axes.margins(0.08)
     axes.set_xlabel(f"weights, {unit}")
     axes.set_ylabel(label)
@@ -103,8 +103,8 @@ def look_of(index: int) -> dict[str, Any]:
     return {"color": color, "marker": MARKERS[index % len(MARKERS)]}
 
 
-def line_handle(index: int, label: str) -> Line2D:
-    return Line2D([], [], label=label, **look_of(index))
+def line_handle(index: int, label: str, **look: Any) -> Line2D:
+    return Line2D([], [], label=label, **look_of(index), **look)
 
 
 def key_handle(label: str, dashes: Dashes = "-") -> Line2D:

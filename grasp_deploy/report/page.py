@@ -20,8 +20,8 @@ from grasp_deploy.report.tables import provenance_table
 from grasp_deploy.stats.wording import grouped, listed
 from grasp_deploy.version import __version__
 
-GOOD = ("faster", "as predicted", "no request failed", DROP_IN)
-BAD_ENDINGS = ("slower", "not as predicted", "failed", NEEDS_HEALING, BROKEN)
+GOOD = ("faster", "ahead", "as predicted", "no request failed", DROP_IN)
+BAD_ENDINGS = ("slower", "behind", "not as predicted", "failed", NEEDS_HEALING, BROKEN)
 NAMED_MODELS = 3  # in the title
 QUALITY = ("compare", "perplexity", "tasks")  # what a reader must know before any speed
 
@@ -41,9 +41,9 @@ def page(sections: Sequence[Section]) -> str:
     models = list(dict.fromkeys(m["name"] for section in sections for m in section.models))
     more = [f"{len(models) - NAMED_MODELS} more"] * (len(models) > NAMED_MODELS)
     names = listed([*models[:NAMED_MODELS], *more]) if models else "Benchmarks"
-    titles = dict.fromkeys(section.title for section in sections)
+    about = sections[0].title if len(sections) == 1 else f"{len(sections)} records"
     html = environment.get_template("page.html.jinja").render(
-        title=f"{names}: " + ", ".join(titles),
+        title=f"{names}: {about}",
         version=__version__,
         verdicts=[
             (section, grouped(section.headlines, lambda line: line["model"]))

@@ -42,6 +42,7 @@ def test_verdicts_come_first(text: str) -> None:
     tones = {"good": "faster", "bad": "9 requests failed", "neutral": "predicted only"}
     for tone, outcome in tones.items():
         assert f'<span class="badge {tone}">{outcome}</span>' in top
+    assert top.count("predicted only") == 2, "in the badge of each model, and not again"
 
 
 def test_every_record_is_there_and_what_layers_keep_once_for_the_same_models(text: str) -> None:
@@ -51,4 +52,7 @@ def test_every_record_is_there_and_what_layers_keep_once_for_the_same_models(tex
     assert "Test Processor 9000" in source
     assert "<h3>Load on the live server</h3>" in figures, "as its record's kind"
     assert text.count("<h3>What each layer keeps <small>") == 1, "with the name of its record"
+    assert (
+        "and 0 more" not in text and "<title>dense and " in text and ": 3 records</title>" in text
+    )
     assert text.count("<figure>") == 4 + 4 + 1 + 2, "the benches', and channels and heads of layers"
