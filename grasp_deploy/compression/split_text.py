@@ -74,8 +74,8 @@ def check_recovery(text: Blocks, tokens: int) -> None:
     """
     if 8 * tokens > (room := memory_bytes()):
         raise InputError(
-            f"the token ids of --recover {tokens} take {format_bytes(8 * tokens)}, and this machine "
-            f"has {format_bytes(room)} of memory: give fewer"
+            f"the token ids of --recover {tokens} take {format_bytes(8 * tokens)}, and this "
+            f"machine has {format_bytes(room)} of memory: give fewer"
         )
     places, length = torch.arange(len(text.token_ids)), text.token_ids.shape[1]
     heldout = split_text(replace(text, token_ids=places), apart=False).blocks.heldout
