@@ -7,12 +7,11 @@ from typing import Any
 
 from rich.text import Text
 
-from grasp_deploy.checkpoint.card.quality_verdict import BROKEN_NATS, DROP_IN_NATS
+from grasp_deploy.checkpoint.card.quality_verdict import BROKEN_NATS, DROP_IN_NATS, FEW_TOKENS
 from grasp_deploy.cli.console import print_line, stdout
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.stats.wording import listed
 
-FEW_TOKENS = 4096  # on fewer, a loss is hardly known to a tenth of a nat
 MORE_RECOVERY = " More tokens of recovery may bring it nearer to the dense model."
 
 

@@ -101,6 +101,7 @@ def _row(cells: Sequence[LossCell], place: int) -> dict[str, Any]:
         "dense": {"perplexity": dense.perplexity},
         "pruned": {"perplexity": pruned.perplexity},
         "excess_error": pruned.excess_error,
+        "tokens": pruned.tokens,
         "sequences": count if isinstance(count, int) else 0,  # unknown: no noise can be told
     }
 

@@ -28,7 +28,7 @@ def record(losses: Sequence[float]) -> dict[str, Any]:
             "model": named["name"],
             "perplexity": math.exp(loss),
             "loss_nats_per_token": loss,
-            "tokens": 512,
+            "tokens": 16_384,
             "tokens_counted": "all",
             "data": {"source": "text", "sequences": 64},
             "dtype": "float32",

@@ -9,6 +9,8 @@ from grasp_deploy.checkpoint.card.quality_verdict import (
     BROKEN_NATS,
     DROP_IN,
     DROP_IN_NATS,
+    FEW_SEQUENCES,
+    FEW_TOKENS,
     NEEDS_HEALING,
     UNDECIDED,
     quality_verdict,
@@ -80,6 +82,25 @@ def test_few_sequences_take_a_larger_loss_to_see() -> None:
     rows = [{**corpus("c4", 0.08, error=0.01), "sequences": count} for count in (80, 3, 1)]
     found = [quality_verdict([row], [])["outcome"] for row in rows]
     assert found == [NEEDS_HEALING, UNDECIDED, UNDECIDED]
+
+
+@pytest.mark.parametrize(
+    ("size", "outcome"),
+    [
+        ({"tokens": 62, "sequences": 2}, UNDECIDED),
+        ({"tokens": FEW_TOKENS - 1}, UNDECIDED),
+        ({"sequences": FEW_SEQUENCES - 1}, UNDECIDED),
+        ({"tokens": FEW_TOKENS, "sequences": FEW_SEQUENCES}, DROP_IN),
+    ],
+)
+def test_little_text_acquits_no_model(size: dict[str, int], outcome: str) -> None:
+    """Two blocks that happen to be alike show no noise."""
+    row = {**corpus("c4", 0.001, error=1e-6), **size}
+    verdict = quality_verdict([row, corpus("ptb", 0.01)], [])
+    assert verdict["outcome"] == outcome
+    assert (f"{FEW_TOKENS:,} tokens" in verdict["sentence"]) == (outcome == UNDECIDED)
+    lost = {**corpus("c4", 0.9, error=1e-6), **size}
+    assert quality_verdict([lost], [])["outcome"] == BROKEN, "and condemns one as before"
 
 
 def test_several_texts_take_a_larger_loss_to_see() -> None:
