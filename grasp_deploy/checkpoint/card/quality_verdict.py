@@ -20,8 +20,7 @@ DROP_IN_NATS = 0.05
 # By Kaplan et al. (2020), loss goes with the parameters to the power -0.076. On top of 2 nats, 0.5
 # more are those of a dense model a twentieth of the size, which would then be the better choice.
 BROKEN_NATS = 0.5
-# On fewer, a loss is hardly known to a tenth of a nat, and two sequences that happen to be alike
-# show no noise. 4,096 tokens in sequences of 64 are enough, though nothing predicts their first.
+# On fewer, a loss is hardly known to a tenth of a nat; two sequences that are alike show no noise.
 FEW_TOKENS, FEW_SEQUENCES = 4_000, 8
 # A loss or gain beyond noise may be noise at a risk of one in forty, each way: two standard errors
 # of many sequences, more of few (Student's t), more again of several texts or tasks (Bonferroni).
@@ -63,15 +62,14 @@ def quality_verdict(corpora: Sequence[Row], tasks: Sequence[Row]) -> dict[str, s
     elif not losses:
         outcome, reason = UNDECIDED, "no text was measured that it did not learn from (--data)"
     elif most > DROP_IN_NATS:
-        floor = f" (at least {FEW_TOKENS:,} tokens in {FEW_SEQUENCES} sequences)"
-        more = f"more text{floor if math.isinf(most) else ''}"
-        doubt = f"{more} would tell if it is the {DROP_IN_NATS} of a drop-in (--sequences)"
+        few = f" (at least {FEW_TOKENS:,} tokens in {FEW_SEQUENCES} sequences)" * math.isinf(most)
+        doubt = f"more text{few} would tell if it is the {DROP_IN_NATS} of a drop-in (--sequences)"
         outcome, reason = UNDECIDED, f"{in_doubt}, give or take the noise: {doubt}"
     else:
         known = bool(tasks) and all(row["change_error"] is not None for row in tasks)
         kept = ", and no accuracy fell by more than noise" if known else ""
-        within = f"with noise at most the {DROP_IN_NATS} that a drop-in may lose"
-        outcome, reason = DROP_IN, f"{in_doubt}, {within}{kept}"
+        within = f"even with noise no loss over {DROP_IN_NATS}, the limit of a drop-in"
+        outcome, reason = DROP_IN, f"{in_doubt}; {within}{kept}"
     return {"outcome": outcome, "sentence": f"{outcome}: {reason}."}
 
 
@@ -79,7 +77,6 @@ def _bounds(row: Row, corpora: int) -> tuple[float, float, str]:
     """Bounds of the nats per token lost on a corpus, noise included, and the loss in words.
 
     The lower one is that of the worst of several corpora; under the upper one lies each of them.
-    Too little text has no upper one.
     """
     nats = excess_loss(row["dense"]["perplexity"], row["pruned"]["perplexity"])
     error = row["excess_error"]
@@ -88,11 +85,12 @@ def _bounds(row: Row, corpora: int) -> tuple[float, float, str]:
         for many in (corpora, 1)
     )
     if row["tokens"] < FEW_TOKENS or row["sequences"] < FEW_SEQUENCES:
-        above = math.inf
+        above = math.inf  # too little text
     verb = "loses" if nats >= 0 else "gains"
     figure = plus_minus(abs(nats), error, ".3f")
-    said = f"on {row['name']}, which decides among texts that it did not learn from, it {verb}"
-    return nats - below, nats + above, f"{said} {figure} nats a token"
+    worst = "the worst with its noise counted of the texts that" if corpora > 1 else "which"
+    said = f"on {row['name']}, {worst} it did not learn from, it {verb} {figure} nats a token"
+    return nats - below, nats + above, said
 
 
 def margin(samples: int, comparisons: int = 1) -> float:

@@ -89,7 +89,7 @@ def test_remote_code_is_not_offered_where_vllm_has_no_linear_attention(
 def test_dense_beside_pruned(demo_checkpoint: Path) -> None:
     fewshot = task("piqa", 0.8, 0.7, num_fewshot=5)
     lines = section(demo_checkpoint, [corpus("c4", 0.0953102, error=0.004)], [fewshot])
-    assert lines[0].startswith("**Needs healing**: on c4, which decides among texts")
+    assert lines[0].startswith("**Needs healing**: on c4, which it did not learn from")
     # exp(0.0953102) is 1.1.
     assert "| c4 (test) | 20,470 in sequences of 2,048 | 8.00 | 8.80 | 0.095 ± 0.004 |" in lines
     row = "| piqa (acc_norm, 5 examples) | 2,500 | 25.0 | 80.0 ± 1.0 | 70.0 ± 1.0 | -10.0 ± 1.0 |"

@@ -73,8 +73,9 @@ def test_accuracies_of_unknown_error_are_not_said_to_be_kept() -> None:
 def test_the_text_that_decides_need_not_have_lost_most() -> None:
     """Noise may put the text that lost less above the threshold."""
     verdict = quality_verdict([corpus("c4", 0.02), corpus("ptb", 0.01, error=0.03)], [])
-    assert "on ptb, which decides among texts that it did not learn from" in verdict["sentence"]
-    assert "worst" not in verdict["sentence"]
+    assert "on ptb, the worst with its noise counted of the texts" in verdict["sentence"]
+    alone = quality_verdict([corpus("c4", 0.02), corpus("ptb", 0.9, True)], [])
+    assert "worst" not in alone["sentence"], "of one text"
 
 
 def test_few_sequences_take_a_larger_loss_to_see() -> None:
