@@ -153,8 +153,8 @@ def _recovery_sentence(won: dict[str, Any]) -> str:
     return (
         f"recovered on {won['tokens']:,} tokens in {won['seconds']:,.0f} s: on held-out text the "
         f"divergence from the dense model went from {won['divergence_before']:.4f} to "
-        f"{won['divergence_after']:.4f} nats per token; it goes by that, and the text's own loss "
-        "may rise (docs/recover.md)"
+        f"{won['divergence_after']:.4f} nats per token; recovery lowers this divergence, and the "
+        "loss on the text itself may rise"
     )
 
 
