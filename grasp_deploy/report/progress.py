@@ -73,15 +73,15 @@ def stage_bars(console: Console, expected: Mapping[str, float] = {}) -> Iterator
         tasks[label], told[label] = bars.tasks[-1], time.monotonic()
         return tasks[label]
 
-    def left_in_all(row: dict[str, Any]) -> str:
-        """The time left in all stages; their bar is brought up to date."""
+    def left_in_all(row: dict[str, Any]) -> float:
+        """The seconds left in all stages, 0 if unknown; their bar is brought up to date."""
         if row["stage"] not in expected:
-            return ""
+            return 0
         whole = tasks.get(WHOLE) or begin(WHOLE, 100)
         share = share_done(expected, row["stage"], row["step"] / max(1, row["steps"]))
         place = f"stage {list(expected).index(row['stage']) + 1} of {len(expected)}"
-        bars.update(whole.id, completed=round(100 * share), figures=place)
-        return f"{whole.time_remaining:.0f} s in all stages" if whole.time_remaining else ""
+        bars.update(whole.id, completed=round(100 * share, 6), figures=place)
+        return whole.time_remaining or 0
 
     def follow(row: dict[str, Any]) -> None:
         step, in_all = row["step"], left_in_all(row)
@@ -98,7 +98,8 @@ def stage_bars(console: Console, expected: Mapping[str, float] = {}) -> Iterator
             told[label] = time.monotonic()
             left = "" if task.time_remaining is None else f"{task.time_remaining:.0f} s left"
             clock = f"in {task.elapsed:.0f} s" if task.finished else left
-            clocks = ", ".join(filter(None, (clock, in_all)))
+            most = max(in_all, task.time_remaining or 0)  # stages may be slower than expected
+            clocks = ", ".join(filter(None, (clock, f"{most:.0f} s left in all" * (in_all > 0))))
             text = f"{label} {step}/{row['steps']}  {clocks}  {figures(row)}"
             console.print(text.rstrip(), soft_wrap=True, highlight=False)
 

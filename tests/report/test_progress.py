@@ -1,6 +1,7 @@
 """Progress: a stage has its line or its bar, also where several models take their turns."""
 
 import io
+import re
 from collections.abc import Callable
 
 import pytest
@@ -64,6 +65,16 @@ def test_a_divergence_is_no_loss(told: Told) -> None:
 def test_the_time_left_in_all_weighs_stages_by_what_was_expected(told: Told) -> None:
     every = LOG_EVERY_SECONDS
     lines = told(("rounds", 4, every), ("export", 1, 1.0), expect={"rounds": 30.0, "scales": 10.0})
-    assert f"3/4  {every:.0f} s left, 48 s in all" in lines
+    assert f"3/4  {every:.0f} s left, 47 s left in all" in lines
+    assert f"4/4  in {3 * every:.0f} s, 27 s left in all" in lines
     assert lines.splitlines()[-1] == "writing tensors 1/1  in 0 s"
     assert share_done({"rounds": 30.0, "scales": 10.0}, "scales", 0.5) == 0.875
+
+
+def test_no_less_is_left_in_all_than_in_the_stage(told: Told) -> None:
+    """In a stage of many steps, and in one slower than expected."""
+    every = LOG_EVERY_SECONDS
+    stages = ("rounds", 198, every), ("scales", 40, 90 * every)
+    said = told(*stages, expect={"rounds": 1.0, "scales": 9.0, "export": 0.1})
+    pairs = re.findall(r"(\d+) s left, (\d+) s left in all", said)
+    assert len(pairs) > 200 and all(int(whole) >= int(stage) for stage, whole in pairs)
