@@ -240,8 +240,8 @@ class _Proof:
         detail = f"{found:.3f} nats per token on {witness.numel()} tokens in the plan, which states"
         if not abs(found - stated) <= most:
             raise Difference(f"{detail} {stated:.3f}")
-        allowed = f"(allowed: {LOSS_TOLERANCE:.0%})"
-        return f"{detail} {stated:.3f} {allowed}; the dense model has {dense:.3f}"
+        allowed = f"(allowed: {LOSS_TOLERANCE:.0%}); the dense model has {dense:.3f}"
+        return f"{detail} {stated:.3f} {allowed}; it proves the weights, not their quality"
 
     def _loaded(self, model: StoredModel, dtype: str = "float32") -> nn.Module:
         return load_checked(model.directory, self.device, dtype)

@@ -72,6 +72,7 @@ def test_other_text_gets_better_and_every_link_is_proven(
     assert len(checks) == 7 and all(check.ok for check in checks), checks
     assert "55 refitted or recovered ones have the SHA-256" in checks[2].detail
     assert "which states" in checks[5].detail, "a loss of its own"
+    assert "not their quality" in checks[5].detail
     heldout = read_blocks(load_tokenizer(cut), TextSource(str(demo_text[1])), 64, 40)
     worse, better = (perplexity(load(d, device="cpu"), heldout) for d in (cut, recovered))
     assert better.loss_nats_per_token < worse.loss_nats_per_token - 0.1
