@@ -117,6 +117,8 @@ def inspect_model(
 
     config, shape = config_and_shape(resolve_config(name, revision))
     record = footprint(shape, memory_bytes).as_dict()
+    if shape.quantization and shape.stored_bytes is None:
+        record["as_if_plain"] = True  # no weight file was there to read
     if shape.pruned:
         dense = dense_shape(config)
         record["dense"] = footprint(dense, memory_bytes).as_dict()

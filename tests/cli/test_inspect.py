@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from grasp_deploy.checkpoint.write.quantize import quantize
 from tests.cli.command import INSPECTED, document, edit_json, grasp_deploy
 from tests.tiny import save_tiny
 
@@ -51,6 +52,17 @@ def test_tensors_say_their_type_whatever_config_says(
     alone = grasp_deploy("inspect", "model/config.json", "--json")
     assert f'"dtype": "{stated[0] or stated[1] or "float32"}"' in alone.stdout
     assert ("float32 is assumed" in caplog.text) == (stated == (None, None))
+
+
+def test_only_a_quantised_model_without_its_files_is_sized_as_if_plain(
+    tiny_folder: Path, work: Path
+) -> None:
+    quantize(tiny_folder, "int8", work / "int8")
+    for is_there in (True, False):
+        assert ("as_if_plain" in document("inspect", "int8", "--json")) is not is_there
+        said = grasp_deploy("inspect", "int8").stdout
+        assert "compressed-tensors" in said and ("as if plain" in said) is not is_there
+        (work / "int8" / "model.safetensors").unlink(missing_ok=True)
 
 
 def test_stages_of_layers(tiny_folder: Path, pruned_once: Path) -> None:
