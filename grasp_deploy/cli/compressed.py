@@ -108,16 +108,20 @@ def _recovery_advice(output: str, config: CompressConfig) -> str:
     """A sentence on what recovery wins, with its command, which must name local texts again."""
     from grasp_deploy.data import calibration_sources
 
-    words = ["grasp-deploy", "heal", output]
-    if any(text.is_local for text in calibration_sources(config.calibration)):
-        given = [("--calibration", text) for text in config.calibration]
-        given.append(("--calibration-split", config.calibration_split or ""))
-        given.append(("--calibration-column", config.calibration_column or ""))
-        words += [word for pair in given if pair[1] for word in pair]
+    is_local = any(text.is_local for text in calibration_sources(config.calibration))
+    words = ["grasp-deploy", "heal", output, *(text_options(config) if is_local else [])]
     return (
         " Recovery wins some of it back: a seventh to a quarter in a million tokens, as measured "
         f"({shlex.join([*words, '--output', f'{output}-healed'])})."
     )
+
+
+def text_options(config: CompressConfig) -> list[str]:
+    """The options that name a run's calibration text again."""
+    given = [("--calibration", text) for text in config.calibration]
+    given.append(("--calibration-split", config.calibration_split or ""))
+    given.append(("--calibration-column", config.calibration_column or ""))
+    return [word for pair in given if pair[1] for word in pair]
 
 
 def _print_ending(output: str, lost: float, command: str, advice: str) -> None:

@@ -1,12 +1,13 @@
 """The command `heal`: recovery of a checkpoint that is there."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from grasp_deploy.cli.compress import Resume, run_compress
-from grasp_deploy.cli.compressed import print_recovered
+from grasp_deploy.cli.compressed import print_recovered, text_options
 from grasp_deploy.cli.console import print_json
 from grasp_deploy.cli.options import Json, Output, Overwrite, takes_fields
 from grasp_deploy.cli.ranks import joined_ranks
@@ -70,11 +71,11 @@ def heal_command(
     if isinstance(texts, list | tuple) and not writes_own(texts):
         values.pop("own_temperature", None)
     config = CompressConfig.from_dict({"model": str(base), **values}, "the plan")
-    local = [text.what for text in calibration_sources(config.calibration) if text.is_local]
-    if "calibration" not in given and local:  # a stranger's plan may name any file
+    is_local = any(text.is_local for text in calibration_sources(config.calibration))
+    if "calibration" not in given and is_local:  # a stranger's plan may name any file
         raise InputError(
-            f"{directory} was calibrated on {', '.join(local)}, which only you can vouch for: it "
-            "may read files of this machine; name it, or other text, with --calibration"
+            f"repeat {shlex.join(text_options(config))}, or name other text: the plan of "
+            f"{directory}, which may be a stranger's, does not make heal read files"
         )
     start = Start(checkpoint=directory)
     with joined_ranks(config, output=output, resume=resume, overwrite=overwrite):

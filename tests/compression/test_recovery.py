@@ -253,7 +253,8 @@ def test_the_command_and_its_bad_input(
         refused = grasp_deploy("heal", changed, "-o", "out")
         assert_refused(refused, "tokenizer.json is not the file that manifest.json states")
         refused = grasp_deploy("heal", cut, "-o", "out")
-        assert_refused(refused, "calibration.jsonl, which only you can vouch for", "--calibration")
+        repeated = f"repeat --calibration {demo_text[0]}"
+        assert_refused(refused, repeated, str(cut))
         refused = grasp_deploy("heal", cut, *text, "-o", cut, "--overwrite")
         assert_refused(refused, "is what is recovered: name another folder")
         enough = 2 * (cut / "model.safetensors").stat().st_size  # for the weights alone
