@@ -18,7 +18,7 @@ from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.compress_options import SIZES
 from grasp_deploy.config.option import assigned
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.sizes import format_bytes, parse_bytes
+from grasp_deploy.files.sizes import parse_bytes, size_option
 from grasp_deploy.pruning.budget import Budget, BudgetError, exactly_summable, make_budget
 from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.units import UnitTable
@@ -134,7 +134,7 @@ def _amounts(
     """
 
     def sized(option: str, amount: float) -> str:
-        return f"{option} {math.ceil(amount)}B ({format_bytes(math.ceil(amount))})"
+        return f"{option} {size_option(amount)}"
 
     if time := time_budget(config):
         as_option = partial(time.as_option, total / 1e9)

@@ -43,3 +43,9 @@ def format_bytes(size_bytes: float, decimals: int = 2) -> str:
         if size_bytes >= BINARY_UNITS[unit]:
             return f"{size_bytes / BINARY_UNITS[unit]:,.{decimals}f} {unit}"
     return f"{size_bytes:g} bytes"
+
+
+def size_option(size_bytes: float) -> str:
+    """A size as `parse_bytes` reads it, rounded up to hundredths: `1.35GiB`, `12B`."""
+    unit = next((u for u in ("GiB", "MiB", "KiB") if size_bytes >= BINARY_UNITS[u]), "B")
+    return f"{math.ceil(100 * math.ceil(size_bytes) / SIZE_UNITS[unit]) / 100:.15g}{unit}"

@@ -116,8 +116,8 @@ def make_budget(
     if limit < floor:
         least_ffn = math.ceil(max(1, units.experts_per_token) / ffn_multiple) * ffn_multiple
         raise BudgetError(
-            f"the budget {limit:,.12g} is under the floor {floor:,.12g}, the cost of the least "
-            f"that every layer keeps ({units.kinds[0]}: {least_ffn}, KV groups: {kv_multiple})",
+            "the budget is under the floor, the cost of the least that every layer keeps "
+            f"({units.kinds[0]}: {least_ffn}, KV groups: {kv_multiple})",
             smallest_limit=floor,
         )
     return budget

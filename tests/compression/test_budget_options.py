@@ -125,7 +125,9 @@ def test_the_smallest_budget_that_an_error_names_is_accepted(options: dict[str, 
     assert name in options
     is_keep = name == "keep"
     budget(**{**options, name: float(value) if is_keep else value})
-    less: float | str = float(value) - 1e-4 if is_keep else f"{int(value[:-1]) - 1}B"
+    unit = value.lstrip("0123456789.")
+    number = float(value.removesuffix(unit)) - {"": 1e-4, "B": 1}.get(unit, 0.01)
+    less: float | str = number if is_keep else f"{number:.2f}{unit}"
     with pytest.raises(InputError, match="under the floor"):
         budget(**{**options, name: less})
 

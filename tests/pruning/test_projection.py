@@ -130,7 +130,7 @@ def test_a_small_example_by_hand() -> None:
             [0.001] * 8,
             0.001,
             (1, 1),
-            "0.001 is under the floor 0.002, .*channels: 1, KV groups: 1",
+            "under the floor, .*channels: 1, KV groups: 1",
         ),
         ([1] * 8, 8, (7, 1), r"layer 0 .* channels \(6\) .* \(7\): a multiple of 7 .* 6$"),
         ([0] * 5 + [1] * 3, 3, (1, 3), r"KV groups \(2\) .* \(3\): a multiple of 3 .* 2$"),
