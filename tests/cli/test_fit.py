@@ -94,6 +94,13 @@ def test_compress_takes_the_commands_with_all_options(memory: str, options: str,
         assert ended.code == 0, (words, ended.stderr)
 
 
+def test_more_tokens_than_those_of_the_load_are_explained() -> None:
+    load = ("--overhead", "1B", "--concurrency", "1", "--context", "64", "--dry-run")
+    said = " ".join(grasp_deploy("fit", DEMO, "--gpu-memory", "10.5MiB", *load).stdout.split())
+    assert "--cached-tokens before 4 bits: the load's 80," in said, "and the spare block"
+    assert "before 4 bits" not in grasp_deploy("fit", DEMO, "--gpu-memory", "1GiB", *load).stdout
+
+
 def test_what_can_only_just_be_pruned_to_fit_is_offered(work: Path) -> None:
     """By the budget itself: a share in thousandths would be below the least that it can be."""
     tiny_config(**VARIANTS["qwen3-moe"], dtype="float32").to_json_file(work / "config.json")
