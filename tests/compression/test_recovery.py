@@ -237,7 +237,7 @@ def test_text_that_recovery_cannot_read(
     prepare(replace(short, recover=64))
     monkeypatch.setattr("grasp_deploy.compression.split_text.memory_bytes", lambda: 8 * 64)
     prepare(replace(short, recover=64))
-    with pytest.raises(InputError, match=r"--recover 65 takes 520 bytes .* 512 bytes of"):
+    with pytest.raises(InputError, match=r"--recover 65 take 520 bytes, .* 512 bytes of"):
         prepare(replace(short, recover=65))
 
 
