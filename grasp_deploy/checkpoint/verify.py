@@ -241,7 +241,7 @@ class _Proof:
         if not abs(found - stated) <= most:
             raise Difference(f"{detail} {stated:.3f}")
         allowed = f"(allowed: {LOSS_TOLERANCE:.0%}); the dense model has {dense:.3f}"
-        return f"{detail} {stated:.3f} {allowed}; it proves the weights, not their quality"
+        return f"{detail} {stated:.3f} {allowed}; this proves the weights, not their quality"
 
     def _loaded(self, model: StoredModel, dtype: str = "float32") -> nn.Module:
         return load_checked(model.directory, self.device, dtype)

@@ -35,7 +35,6 @@ MOST_SAID = 500  # characters repeated of a verdict, which may be a stranger's
 CORPUS_HEAD = ("perplexity on", "tokens", "dense", "pruned", "lost, nats per token")
 MODELS = ("dense", "pruned")
 TASK_HEAD = ("accuracy, %, on", "items", "chance", *MODELS, "change")
-
 FROM_BASE = ("license", "license_name", "license_link", "language", "tags", "quantised_by")
 OWN_TAGS = ("pruned", "grasp-deploy", "vllm")
 HEAD = re.compile(r"\s*---\n(.*?)\n---[ \t]*(?:\n|\Z)", re.DOTALL)
