@@ -183,16 +183,23 @@ def synthesize_command(
     print_line(f"wrote {output}")
 
 
-def demo_command() -> None:
+def demo_command(
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="New folder that keeps texts and pruned checkpoint."),
+    ] = None,
+) -> None:
     """Compress, verify and serve the small model inside this package; print dense and pruned."""
     from grasp_deploy.demo.run import PROMPT, run_demo
     from grasp_deploy.report.progress import stage_bars
     from grasp_deploy.report.tables import footprint_table
 
     with stage_bars(stderr) as on_progress:
-        dense, pruned, completion = run_demo(on_progress, say=stderr.print)
+        dense, pruned, completion = run_demo(on_progress, stderr.print, output)
     stdout.print(footprint_table({"dense": dense, "pruned": pruned}, "What was won and lost"))
     print_line(f"prompt:     {PROMPT}\ncompletion: {completion}")
+    if output is not None:
+        print_line(f"kept {output / 'pruned'} and the texts beside it")
 
 
 def measured(config: CompressConfig, begun: Path | None = None) -> CompressConfig:

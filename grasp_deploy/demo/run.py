@@ -1,9 +1,11 @@
 """The demo: from a dense model to an answer over HTTP, without a download."""
 
 import json
+import shutil
 import tempfile
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from grasp_deploy.demo.text import documents, split
 from grasp_deploy.engine.serve import running_server
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.perplexity import perplexity
+from grasp_deploy.files.disk import readable_disk_errors
 from grasp_deploy.files.progress import OnProgress
 
 MODEL = Path(__file__).with_name("model")
@@ -31,17 +34,16 @@ HELDOUT_BLOCKS = 40
 
 
 def run_demo(
-    on_progress: OnProgress, say: Callable[[str], None]
+    on_progress: OnProgress, say: Callable[[str], None], kept: Path | None = None
 ) -> tuple[dict[str, Any], dict[str, Any], str]:
     """Compress the embedded model, verify it, serve it, ask it something, and shut it down.
 
     Returns the footprint with held-out perplexity of the dense and of the pruned model, and a
-    completion of PROMPT. `say` takes a line before each part. Raises InputError if vLLM is missing
-    or a part fails.
+    completion of PROMPT. `say` takes a line before each part. The new folder `kept` keeps texts and
+    checkpoint. Raises InputError if it exists, vLLM is missing or a part fails.
     """
     installed_platform()  # raises before minutes of work
-    with tempfile.TemporaryDirectory(prefix="grasp-deploy-demo-") as folder:
-        work = Path(folder)
+    with _folder(kept) as work:
         calibration, heldout = write_text(work)
         output = work / "pruned"
         say(f"1/4  compress the embedded model to {KEEP:.0%} of its prunable cost, and recover it")
@@ -71,6 +73,24 @@ def run_demo(
             completion = _completion(url, str(output))
         say("     the server is shut down")
     return dense, pruned, completion
+
+
+@contextmanager
+def _folder(kept: Path | None) -> Iterator[Path]:
+    """A folder to work in: a temporary one, or a new one that goes only where the block fails."""
+    if kept is None:
+        with tempfile.TemporaryDirectory(prefix="grasp-deploy-demo-") as folder:
+            yield Path(folder)
+        return
+    with readable_disk_errors(kept):
+        if kept.exists():
+            raise InputError(f"the output {kept} exists: name a new folder")
+        kept.mkdir(parents=True)
+    try:
+        yield kept
+    except BaseException:
+        shutil.rmtree(kept, ignore_errors=True)
+        raise
 
 
 def _completion(url: str, model: str) -> str:

@@ -2,6 +2,7 @@
 
 import platform
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from benchmarks.train_demo_model import heldout_blocks
 from grasp_deploy.demo.run import MODEL
 from grasp_deploy.demo.text import MINIMUM_CHARACTERS, documents, split
 from grasp_deploy.evaluate.perplexity import perplexity
+from tests.cli.command import assert_refused, document, grasp_deploy, needs_vllm
 
 pytestmark = pytest.mark.slow  # it reads all of Python's library, and measures the model
 CARD = (MODEL / "README.md").read_text()
@@ -63,3 +65,15 @@ def test_the_card_tells_the_parameters_and_the_heldout_perplexity(
     # Other Python versions have other text.
     told = figure(r"Held-out perplexity: ([\d.]+)")
     assert measured.perplexity == pytest.approx(told, rel=0.01 if trained_on_this_python else 0.15)
+
+
+@pytest.mark.vllm
+@needs_vllm
+def test_the_demo_keeps_its_checkpoint_where_it_is_told(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    ended = grasp_deploy("demo", "--output", kept)
+    assert ended.code == 0, ended.stderr
+    assert "completion: " in ended.stdout
+    assert [check["ok"] for check in document("verify", kept / "pruned", "--json")["checks"]]
+    assert {path.suffix for path in kept.iterdir()} >= {".jsonl", ".log"}
+    assert_refused(grasp_deploy("demo", "--output", kept), "exists: name a new folder")
