@@ -73,18 +73,19 @@ def stage_bars(console: Console, expected: Mapping[str, float] = {}) -> Iterator
         tasks[label], told[label] = bars.tasks[-1], time.monotonic()
         return tasks[label]
 
-    def left_in_all(row: dict[str, Any]) -> float:
-        """The seconds left in all stages, 0 if unknown; their bar is brought up to date."""
+    def left_behind(row: dict[str, Any]) -> float | None:
+        """The seconds that later stages take, None if unknown; brings the bar of all up to date."""
         if row["stage"] not in expected:
-            return 0
+            return None
         whole = tasks.get(WHOLE) or begin(WHOLE, 100)
         share = share_done(expected, row["stage"], row["step"] / max(1, row["steps"]))
         place = f"stage {list(expected).index(row['stage']) + 1} of {len(expected)}"
         bars.update(whole.id, completed=round(100 * share, 6), figures=place)
-        return whole.time_remaining or 0
+        later = 100 * (1 - share_done(expected, row["stage"], 1.0))
+        return later / whole.speed if whole.speed else None
 
     def follow(row: dict[str, Any]) -> None:
-        step, in_all = row["step"], left_in_all(row)
+        step, behind = row["step"], left_behind(row)
         label = STAGES.get(row["stage"], row["stage"])
         label = f"{row['member']}: {label}" if "member" in row else label  # of a family
         task = tasks.get(label)
@@ -96,11 +97,11 @@ def stage_bars(console: Console, expected: Mapping[str, float] = {}) -> Iterator
         due = task.finished or time.monotonic() - told[label] >= LOG_EVERY_SECONDS
         if due and not again and not console.is_terminal:
             told[label] = time.monotonic()
-            left = "" if task.time_remaining is None else f"{task.time_remaining:.0f} s left"
-            clock = f"in {task.elapsed:.0f} s" if task.finished else left
-            most = max(in_all, task.time_remaining or 0)  # stages may be slower than expected
-            clocks = ", ".join(filter(None, (clock, f"{most:.0f} s left in all" * (in_all > 0))))
-            text = f"{label} {step}/{row['steps']}  {clocks}  {figures(row)}"
+            clock = "" if task.time_remaining is None else f"{task.time_remaining:.0f} s left"
+            clock = f"in {task.elapsed:.0f} s" if task.finished else clock
+            left = None if behind is None else behind + (task.time_remaining or 0)
+            clock += f", {left:.0f} s left in all" if clock and left else ""
+            text = f"{label} {step}/{row['steps']}  {clock}  {figures(row)}"
             console.print(text.rstrip(), soft_wrap=True, highlight=False)
 
     with bars:

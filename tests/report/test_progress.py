@@ -78,3 +78,9 @@ def test_no_less_is_left_in_all_than_in_the_stage(told: Told) -> None:
     said = told(*stages, expect={"rounds": 1.0, "scales": 9.0, "export": 0.1})
     pairs = re.findall(r"(\d+) s left, (\d+) s left in all", said)
     assert len(pairs) > 200 and all(int(whole) >= int(stage) for stage, whole in pairs)
+
+
+def test_in_the_last_stage_no_more_is_left_in_all_however_slow_others_were(told: Told) -> None:
+    stages = ("rounds", 40, 90 * LOG_EVERY_SECONDS), ("scales", 4, LOG_EVERY_SECONDS)
+    last = told(*stages, expect={"rounds": 1.0, "scales": 9.0}).split("calibrating")[1:]
+    assert [re.findall(r"(\d+) s", line) for line in last] == [["40", "40"], ["20", "20"], ["60"]]
