@@ -5,26 +5,53 @@ GPUs 64 times as fast. They are added up in float64. So the error of a sum does 
 text: it stays far below the ridge, also for inputs a thousand times as large as the others.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
 from grasp_deploy.pruning.objective import OVERFLOW, LossError
 from grasp_deploy.pruning.team import ALONE, Team
 
+PARTS = 4  # of the inputs: of 16 blocks of a symmetric matrix, 10 are multiplied
+
 
 class Gram:
     """`Σ y yᵀ` over all tokens of a linear layer's inputs `y`."""
 
     def __init__(self, inputs: int, device: torch.device | str = "cpu") -> None:
-        self.sums = torch.zeros(inputs, inputs, dtype=torch.float64, device=device)
+        self._sums = torch.zeros(inputs, inputs, dtype=torch.float64, device=device)
         self.tokens = 0
 
     def add(self, inputs: Tensor) -> Tensor:
         """Add `(..., inputs)` inputs of any dtype; returns them as `(tokens, inputs)` float32."""
         rows = inputs.flatten(end_dim=-2).float()
-        self.sums += rows.T @ rows
+        with _exact_products(inputs.dtype):
+            for part in torch.arange(len(self._sums)).chunk(PARTS):
+                first, end = int(part[0]), int(part[-1]) + 1
+                self._sums[first:, first:end] += rows[:, first:].T @ rows[:, first:end]
         self.tokens += len(rows)
         return rows
+
+    @property
+    def sums(self) -> Tensor:
+        """`(inputs, inputs)` float64; what lies above the diagonal is as below it by now."""
+        above = self._sums.tril(-1).T
+        return self._sums.tril_().add_(above)
+
+
+@contextmanager
+def _exact_products(dtype: torch.dtype) -> Iterator[None]:
+    """Multiply float32 tensors whose values are of `dtype`, as fast as a CPU can.
+
+    Products of two bfloat16 values are exact in float32. So a CPU that multiplies bfloat16
+    natively may take them as such: only the order of the sums changes.
+    """
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium" if dtype == torch.bfloat16 else before)
+    yield
+    torch.set_float32_matmul_precision(before)
 
 
 class NormalEquations:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from grasp_deploy.pruning.least_squares import NormalEquations
+from grasp_deploy.pruning.least_squares import Gram, NormalEquations
 from grasp_deploy.pruning.objective import LossError
 from tests.pruning.tiny_units import generator
 
@@ -29,6 +29,23 @@ def test_the_ridge_pulls_towards_the_weights_as_they_are() -> None:
     expected = torch.linalg.lstsq(rows, wanted).solution.T
     solved = normal_equations(TARGETS, INPUTS).solve(WEIGHT, ridge=3)
     torch.testing.assert_close(solved, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("inputs", [1, 6, 513])
+def test_sums_of_products_are_exact_in_either_dtype(inputs: int, dtype: torch.dtype) -> None:
+    """Of bfloat16 too, and of an outlier a thousand times as large, beside its own size."""
+    rows = torch.randn(200, inputs, generator=generator(0)).to(dtype)
+    rows[:, 0] *= 1000
+    gram, precision = Gram(inputs), torch.get_float32_matmul_precision()
+    for part in rows.split(70):
+        assert torch.equal(gram.add(part), part.float())
+    rows = rows.double()
+    size = rows.square().sum(0).sqrt()
+    found, expected = (sums / size / size[:, None] for sums in (gram.sums, rows.T @ rows))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    assert torch.equal(gram.sums, gram.sums.T)
+    assert torch.get_float32_matmul_precision() == precision
 
 
 def test_the_error_is_the_sum_of_squares() -> None:
