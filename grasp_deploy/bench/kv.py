@@ -10,6 +10,7 @@ from grasp_deploy.bench.record import (
     check_positions,
     check_room,
 )
+from grasp_deploy.checkpoint.footprint import Load
 from grasp_deploy.checkpoint.limits import BLOCK_TOKENS, found_platform, installed_platform
 from grasp_deploy.checkpoint.read.source import fewest_positions
 from grasp_deploy.config.option import BENCH_DTYPE_HELP, BENCH_SEED_HELP, Count, Seed, option
@@ -112,7 +113,8 @@ def _predicted(model: BenchModel, settings: KvSettings, context_tokens: int) -> 
     shape, memory_bytes = model.shape, settings.memory_bytes
     pool_bytes = memory_bytes - shape.weight_bytes
     token_bytes, state_bytes = shape.kv_bytes_per_token(), shape.state_bytes_per_sequence
-    sizes = token_bytes, context_tokens, settings.block_tokens, state_bytes
+    load = Load(1, context_tokens, block_tokens=settings.block_tokens)
+    sizes = token_bytes, load.blocks_each(shape.windows), load.block_tokens, state_bytes
     capacity = predict_capacity(pool_bytes, *sizes)
     if capacity.sequences < 1:
         raise InputError(

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, to_builtins
 
 from grasp_deploy.checkpoint.format.config_keys import Size
+from grasp_deploy.checkpoint.format.layer_kinds import Windows
 from grasp_deploy.checkpoint.format.shapes import LayerShape, ModelShape, dense_shape
 from grasp_deploy.checkpoint.limits import (
     BLOCK_TOKENS,
@@ -161,11 +162,27 @@ class Load:
     kv_bytes_per_value: int | None = None  # None: as wide as a weight
     block_tokens: int = BLOCK_TOKENS["cuda"]
 
-    @property
-    def cached_tokens(self) -> int:
-        """Tokens of the KV cache: whole blocks for each sequence, and one that vLLM reserves."""
-        blocks = self.sequences * math.ceil(self.context_tokens / self.block_tokens) + 1
-        return blocks * self.block_tokens
+    def blocks_each(self, windows: Windows) -> Fraction:
+        """Blocks of the KV cache that a sequence takes in a model's layers, on average.
+
+        A layer with a window keeps its tokens and those of steps under way, and a block more, since
+        they begin anywhere in one. vLLM makes groups of equally many layers, so those with a window
+        may be padded.
+        """
+        whole = math.ceil(self.context_tokens / self.block_tokens)
+        narrow, wide = windows.narrow, windows.wide
+        if not narrow:
+            return Fraction(whole)
+        steps = 1 if self.block_tokens == BLOCK_TOKENS["cpu"] else 2  # GPUs are given the next too
+        kept = min(self.context_tokens, windows.tokens - 1 + steps * self.step_tokens)
+        group = min(narrow, wide or narrow)
+        padded = group * math.ceil(narrow / group)
+        within = math.ceil(kept / self.block_tokens) + 1
+        return Fraction(padded * within + wide * whole, narrow + wide)
+
+    def cached_tokens(self, windows: Windows) -> int:
+        """Tokens of the KV cache: blocks of each sequence, and one that vLLM reserves."""
+        return math.ceil((self.sequences * self.blocks_each(windows) + 1) * self.block_tokens)
 
     @property
     def step_tokens(self) -> int:
@@ -220,7 +237,8 @@ def deployment_memory(
 def kv_bytes(shape: ModelShape, load: Load) -> int:
     """Bytes of the KV cache that holds the whole load, with the states of linear attention."""
     states = load.sequences * shape.state_bytes_per_sequence
-    return states + load.cached_tokens * shape.kv_bytes_per_token(load.kv_bytes_per_value)
+    tokens = load.cached_tokens(shape.windows)
+    return states + tokens * shape.kv_bytes_per_token(load.kv_bytes_per_value)
 
 
 def activation_bytes(shape: ModelShape, load: Load) -> int:

@@ -151,7 +151,7 @@ def check_vllm_runs(shape: ModelShape, platform: Platform, *, remote_code: bool 
         )
     width = shape.hidden_size // max(layer.num_attention_heads for layer in shape.layers)
     dropped = {
-        "windows in some layers only": shape.mixed_attention and shape.family.stem != "Gemma3",
+        "windows in some layers only": shape.windows.are_mixed and shape.family.stem != "Gemma3",
         "queries scaled by position": shape.scales_queries,
         "a bias in o_proj": shape.o_bias and shape.family.stem == "Qwen3",
         "a head_dim of its own": shape.family.stem == "Qwen2" and shape.head_dim != width,

@@ -42,7 +42,7 @@ def unit_table(shape: ModelShape) -> UnitTable:
 def budget_for(config: CompressConfig, shape: ModelShape, device: torch.device) -> Budget:
     """Checked budget for a dense model's shape; InputError names the next possible one."""
     refuse_pruned(config, shape)
-    if shape.mixed_attention and (config.targets == "kv" or config.cost_model == "kv-bytes"):
+    if shape.windows.are_mixed and (config.targets == "kv" or config.cost_model == "kv-bytes"):
         raise InputError(
             f"removing KV groups saves no cache here, since {KV_STAYS}: give --keep or another "
             "budget, which FFN channels alone then meet"
@@ -179,7 +179,7 @@ def unit_costs(config: CompressConfig, shape: ModelShape, units: UnitTable) -> T
     """
     costs = _costs_by_model(config, shape, units)
     costs = torch.where(units.is_kv, costs * config.kv_cost_factor, costs)
-    if config.targets != "both" or shape.mixed_attention:
+    if config.targets != "both" or shape.windows.are_mixed:
         costs = torch.where(units.is_kv == (config.targets == "kv"), costs, 0.0)
     return exactly_summable(costs)
 
@@ -195,7 +195,7 @@ def _costs_by_model(config: CompressConfig, shape: ModelShape, units: UnitTable)
             ffn, kv = 0.0, token_bytes
         case "memory":
             tokens = config.cached_tokens
-            tokens = load_of(config).cached_tokens if tokens is None else tokens
+            tokens = load_of(config).cached_tokens(shape.windows) if tokens is None else tokens
             ffn, kv = ffn * weight_bytes, kv * weight_bytes + token_bytes * tokens
         case "latency":
             time = time_budget(config)

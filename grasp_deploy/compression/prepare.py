@@ -225,7 +225,7 @@ def prepare(
         _check_experts(run)
     if start.checkpoint is not None:
         by_lead(lambda: run.pruned_before)
-    elif base.shape.mixed_attention:
+    elif base.shape.windows.are_mixed:
         logger.warning("note: only FFN channels are pruned, since %s", KV_STAYS)
     _check_ranks(run)
     return run

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,18 +28,17 @@ class KvCapacity:
 def predict_capacity(
     pool_bytes: int,
     bytes_per_token: int,
-    context_tokens: int,
+    blocks_each: Fraction | int,
     block_tokens: int,
     state_bytes: int = 0,
 ) -> KvCapacity:
     """Predict what a cache of `pool_bytes` holds in blocks of `block_tokens`.
 
-    A block holds keys and values of all layers. A sequence takes whole blocks, and `state_bytes`
-    whatever its length.
+    A block holds keys and values of all layers. A sequence takes so many blocks, of which those
+    that it leaves in some layers serve others, and `state_bytes` whatever its length.
     """
     block_bytes = bytes_per_token * block_tokens
-    blocks_per_sequence = -(-context_tokens // block_tokens)
-    sequences = pool_bytes // (blocks_per_sequence * block_bytes + state_bytes)
+    sequences = int(pool_bytes // (blocks_each * block_bytes + state_bytes))
     blocks = (pool_bytes - sequences * state_bytes) // block_bytes
     return KvCapacity(blocks * block_tokens, sequences)
 

@@ -46,6 +46,11 @@ class Fit:
         return self.config.model
 
     @property
+    def cached_tokens(self) -> int:
+        """Tokens of the load in the KV cache."""
+        return self.load.cached_tokens(self.shape.windows)
+
+    @property
     def fits(self) -> bool:
         """True if the model fits as it is."""
         return self.offers[0].fits
@@ -98,7 +103,7 @@ class Fit:
             "impossible": self.impossible,
             "gpu_memory_bytes": self.room.memory_bytes,
             "usable_bytes": self.room.usable_bytes,
-            "load": asdict(self.load) | {"cached_tokens": self.load.cached_tokens},
+            "load": asdict(self.load) | {"cached_tokens": self.cached_tokens},
             "offers": [o.as_dict() | {"command": self.command(o)} for o in self.offers],
         }
 
@@ -137,7 +142,7 @@ def _offer_config(config: CompressConfig, shape: ModelShape, offer: Offer) -> Co
     bits: float = offer.bits
     if offer.group_columns:
         bits += 8 * shape.bytes_per_parameter / offer.group_columns
-    tokens = math.ceil(load_of(config).cached_tokens * 8 / bits)
+    tokens = math.ceil(load_of(config).cached_tokens(shape.windows) * 8 / bits)
     defaults = option_fields(config)
     deployment: dict[str, Any] = {n: defaults[n].default for n in ("gpu_memory", *DEPLOYMENT)}
     share = math.floor(1000 * offer.keep) / 1000
@@ -180,7 +185,8 @@ def serve_fit(checkpoint: Path, config: CompressConfig) -> Served:
     platform, pool, measured = found_platform(), pool_bytes(shape, load, room), None
     token_bytes = shape.kv_bytes_per_token(load.kv_bytes_per_value)
     state_bytes, block_tokens = shape.state_bytes_per_sequence, BLOCK_TOKENS[platform or "cuda"]
-    capacity = predict_capacity(pool, token_bytes, load.context_tokens, block_tokens, state_bytes)
+    blocks = replace(load, block_tokens=block_tokens).blocks_each(shape.windows)
+    capacity = predict_capacity(pool, token_bytes, blocks, block_tokens, state_bytes)
     cache = capacity.cached_tokens * token_bytes + capacity.sequences * state_bytes
     predicted = Deployed(shape.weight_bytes, cache, capacity)
     if platform is not None:

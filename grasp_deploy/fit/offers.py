@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from grasp_deploy.checkpoint.footprint import KV_BYTES, Load, Memory, Room, deployment_memory
+from grasp_deploy.checkpoint.format.layer_kinds import Windows
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.quantised import GROUPS, eight_bit_bytes, four_bit_bytes, group_for
 from grasp_deploy.config.compress_options import WIDEST
@@ -60,7 +61,7 @@ def offers(
     ) -> Offer:
         memory = deployment_memory(shape, load, room.overhead_bytes, weight_bytes)
         left = room.usable_bytes - memory.total_bytes
-        sequences = _sequences(memory, left, load)
+        sequences = _sequences(memory, left, load, shape.windows)
         return Offer(name, memory, left, sequences, bits, group, load == narrow)
 
     def in_four(of: ModelShape, group: int | None) -> int:
@@ -95,11 +96,11 @@ def offers(
     return rows
 
 
-def _sequences(memory: Memory, left_bytes: int, load: Load) -> int:
+def _sequences(memory: Memory, left_bytes: int, load: Load, windows: Windows) -> int:
     """How many sequences of the load's context the cache holds, if it takes all that is left."""
-    block_bytes = memory.kv_bytes * load.block_tokens // load.cached_tokens
+    block_bytes = memory.kv_bytes * load.block_tokens // load.cached_tokens(windows)
     blocks = (memory.kv_bytes + left_bytes) // block_bytes - 1  # vLLM keeps one
-    return max(0, blocks // math.ceil(load.context_tokens / load.block_tokens))
+    return max(0, int(blocks // load.blocks_each(windows)))
 
 
 def _pruned(
@@ -129,7 +130,7 @@ def _pruned(
 
 
 def _kv_stays(shape: ModelShape, targets: str) -> bool:
-    return shape.mixed_attention or targets == "ffn"
+    return shape.windows.are_mixed or targets == "ffn"
 
 
 def _least(shape: ModelShape, targets: str, ffn_units: int = 0, groups: int = 0) -> ModelShape:

@@ -29,7 +29,7 @@ def offer_table(fit: Fit) -> Table:
         "pruned: to a share of what pruning can take, the layers' matrices and the cache, as if "
         "all channels and KV groups shrank alike"
     ] * is_pruned
-    tokens = f"the load's {fit.load.cached_tokens:,}, times FP8's bits over those of a weight"
+    tokens = f"the load's {fit.cached_tokens:,}, times FP8's bits over those of a weight"
     in_four = any(offer.bits == 4 and offer.keep is not None for offer in fit.offers)
     notes += [f"--cached-tokens before 4 bits: {tokens} with its scale"] * in_four
     heads = (f"{name}\nin {unit}", *HEADS)

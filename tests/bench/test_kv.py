@@ -58,12 +58,12 @@ def test_a_cache_gets_what_the_weights_leave(models: list[Path]) -> None:
 
 def test_sequences_take_whole_blocks() -> None:
     # 10 blocks of 16 tokens at 3 bytes each, and a rest
-    assert predict_capacity(10 * 48 + 47, 3, 16, 16) == KvCapacity(160, 10)
-    assert predict_capacity(10 * 48, 3, 17, 16) == KvCapacity(160, 5)
-    assert predict_capacity(10 * 48, 3, 161, 16) == KvCapacity(160, 0)
+    assert predict_capacity(10 * 48 + 47, 3, 1, 16) == KvCapacity(160, 10)
+    assert predict_capacity(10 * 48, 3, 2, 16) == KvCapacity(160, 5)
+    assert predict_capacity(10 * 48, 3, 11, 16) == KvCapacity(160, 0)
     # The state of a sequence as well, of two blocks, and of a byte more.
-    assert predict_capacity(10 * 48, 3, 17, 16, 96) == KvCapacity(96, 2)
-    assert predict_capacity(10 * 48, 3, 17, 16, 97) == KvCapacity(80, 2)
+    assert predict_capacity(10 * 48, 3, 2, 16, 96) == KvCapacity(96, 2)
+    assert predict_capacity(10 * 48, 3, 2, 16, 97) == KvCapacity(80, 2)
 
 
 def test_a_cache_holds_the_states_of_linear_attention(tmp_path: Path) -> None:

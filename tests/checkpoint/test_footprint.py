@@ -1,12 +1,15 @@
 """Predicted sizes against the bytes of saved files, and the memory of a deployment."""
 
+import math
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import torch
 
 from grasp_deploy.checkpoint.cache import CACHE
 from grasp_deploy.checkpoint.footprint import Load, Room, activation_bytes, footprint
+from grasp_deploy.checkpoint.format.layer_kinds import Windows
 from grasp_deploy.checkpoint.format.shapes import LayerShape, model_shape, read_config
 from tests.tiny import random_kept, slice_by_hand, tiny_config, tiny_model
 
@@ -39,9 +42,22 @@ def test_cached_tokens_fill_the_memory_beside_the_weights(tmp_path: Path) -> Non
 
 
 def test_a_load_takes_whole_blocks_and_the_one_that_vllm_keeps() -> None:
-    assert Load(3, 33, block_tokens=16).cached_tokens == (3 * 3 + 1) * 16
-    assert Load(3, 32, block_tokens=16).cached_tokens == (3 * 2 + 1) * 16
-    assert Load(1, 1, block_tokens=128).cached_tokens == 2 * 128
+    assert Load(3, 33, block_tokens=16).cached_tokens(Windows()) == (3 * 3 + 1) * 16
+    assert Load(3, 32, block_tokens=16).cached_tokens(Windows()) == (3 * 2 + 1) * 16
+    assert Load(1, 1, block_tokens=128).cached_tokens(Windows()) == 2 * 128
+
+
+def test_a_layer_with_a_window_keeps_it_and_steps_under_way() -> None:
+    """As vLLM admits sequences: 4,095 tokens and two steps of 2,048, in a block more."""
+    all_narrow, load = Windows(4096, narrow=32), Load(16, 32768)
+    assert load.blocks_each(all_narrow) == math.ceil((4095 + 2 * 2048) / 16) + 1
+    on_cpu = Load(16, 32768, block_tokens=128)
+    assert on_cpu.blocks_each(all_narrow) == math.ceil((4095 + 2048) / 128) + 1
+    assert Load(1, 100).blocks_each(all_narrow) == math.ceil(100 / 16) + 1
+    five_to_one = Windows(512, narrow=22, wide=4)  # whose 22 make six groups of four
+    narrow = math.ceil((511 + 2 * 2048) / 16) + 1
+    assert load.blocks_each(five_to_one) == Fraction(24 * narrow + 4 * 32768 // 16, 26)
+    assert load.cached_tokens(five_to_one) < 0.3 * load.cached_tokens(Windows())
 
 
 def test_the_worst_moment_is_that_of_the_widest_layer_or_of_the_logits() -> None:

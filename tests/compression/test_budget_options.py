@@ -58,8 +58,8 @@ def test_a_deployment_fits_the_memory_that_was_asked_for(
     load = Load(8, 4096, width)
     dense = deployment_memory(shape, load, 2**20)
     groups = max(layer.num_key_value_heads for layer in shape.layers)
-    only_ffn = shape.mixed_attention or groups == 1  # whose KV groups stay
-    cache = load.cached_tokens * shape.kv_bytes_per_token(width)  # without states
+    only_ffn = shape.windows.are_mixed or groups == 1  # whose KV groups stay
+    cache = load.cached_tokens(shape.windows) * shape.kv_bytes_per_token(width)  # without states
     prunable = cache * (not only_ffn) + sum(
         math.prod(size) * shape.bytes_per_parameter
         for name, size in shape.tensor_shapes().items()

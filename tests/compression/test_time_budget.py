@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from grasp_deploy.checkpoint.format.layer_kinds import Windows
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape
 from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.compression.time_budget import time_budget
@@ -71,7 +72,7 @@ def test_beyond_reach_names_the_fixed_part(targets: str, fixed: str) -> None:
 
 def test_groups_that_stay_are_fixed_and_have_no_price() -> None:
     """Where only some layers see a window; a price of the others may be lost in noise."""
-    windows = replace(SHAPE, mixed_attention=True)
+    windows = replace(SHAPE, windows=Windows(8, narrow=1, wide=1))
     with pytest.raises(InputError, match="of which 6 ms are fixed"):
         budget_of(asked(speedup=3), windows)
     for options in ({"speedup": 1.1}, {"keep": 0.5, "cost": "latency"}):

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from grasp_deploy.checkpoint.footprint import Load
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
+from grasp_deploy.checkpoint.limits import BLOCK_TOKENS, installed_platform
 from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.engine import offline
-from grasp_deploy.engine.offline import deployed, greedy_tokens
+from grasp_deploy.engine.offline import deployed, greedy_tokens, predict_capacity
 from grasp_deploy.errors import InputError
 from tests.installed import pretend
 from tests.tiny import save_tiny
@@ -27,10 +29,13 @@ def test_layers_that_see_a_window_share_the_pool(tmp_path: Path) -> None:
     """As Gemma-3-270m's: six groups of layers draw from one pool, and blocks counted six times."""
     kinds = 5 * ["sliding_attention"] + ["full_attention"]
     config: dict[str, Any] = {"num_hidden_layers": 6, "layer_types": kinds, "sliding_window": 64}
-    save_tiny("gemma3_text", tmp_path, **config)
-    engine = {"dtype": "float32", "kv_cache_memory_bytes": 2**24, "max_model_len": 512}
+    save_tiny("gemma3_text", tmp_path, **config, max_position_embeddings=8192)
+    load = Load(4, 8192, block_tokens=BLOCK_TOKENS[installed_platform()])
+    engine = {"dtype": "float32", "kv_cache_memory_bytes": 2**26, "max_num_batched_tokens": 2048}
     held, shape = deployed(tmp_path, engine), model_shape(read_config(tmp_path))
     assert 0.75 < held.capacity.cached_tokens * shape.kv_bytes_per_token() / held.kv_bytes <= 1
+    sizes = shape.kv_bytes_per_token(), load.blocks_each(shape.windows), load.block_tokens
+    assert predict_capacity(2**26, *sizes) == held.capacity
 
 
 def test_models_that_cannot_be_served_are_refused_before_vllm_starts(

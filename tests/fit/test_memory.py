@@ -24,5 +24,5 @@ def test_a_room_made_for_a_load_holds_it_and_no_more(
     asked = Room(0, 0.9, 0).memory_for(wanted.total_bytes)
     config = CompressConfig("m", gpu_memory=f"{asked}B", concurrency=8, context=64, overhead="1MiB")
     predicted = memory.serve_fit(tmp_path, config).predicted
-    assert predicted.capacity == KvCapacity(load.cached_tokens, load.sequences)
+    assert predicted.capacity == KvCapacity(load.cached_tokens(shape.windows), load.sequences)
     assert predicted.kv_bytes == wanted.kv_bytes

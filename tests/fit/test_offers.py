@@ -109,6 +109,20 @@ def test_where_some_layers_see_a_window_the_cache_stays() -> None:
     assert pruned.keep == pytest.approx(1 - lost / channels)
 
 
+def test_a_window_in_all_layers_spares_a_model_its_pruning() -> None:
+    """Mistral-7B-v0.1: 64 GiB of cache for 16 full contexts, and 16 with a window of 4,096."""
+    mistral = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
+    stated = config(mistral, 32, 4096, 14336, 32, 8, 32000, dtype="bfloat16", sliding_window=4096)
+    of_all, of_window = (
+        offers(model_shape(stated | more), Load(16, 32768), Room(36 * GIB, 0.9, GIB))
+        for more in ({"sliding_window": None}, {})
+    )
+    assert of_all[0].memory.kv_bytes > 64 * GIB
+    assert 16 * GIB < of_window[0].memory.kv_bytes < 16.2 * GIB
+    assert of_window[0].fits and of_window[0].sequences == 17
+    assert not any(row.keep for row in of_window)
+
+
 def test_experts_are_not_offered_in_bits_that_quantize_refuses() -> None:
     moe = {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "head_dim": 128}
     experts = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}

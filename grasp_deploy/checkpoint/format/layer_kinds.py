@@ -11,9 +11,26 @@ from grasp_deploy.errors import InputError
 MOST_EXPERTS = 100_000  # of all layers; a model of 94 layers has 12,032
 KINDS = ("linear_attention", "full_attention")
 FLOAT32_BYTES = 4
+DEFAULT_WINDOW = 4096  # of transformers' classes
 CHUNK = 64  # tokens that linear attention computes at once
 # Qwen3.5 holds these in float32 where all else is bfloat16, and Qwen3.6 does not.
 MAYBE_FLOAT32 = ("linear_attn.A_log", "linear_attn.norm.weight")
+
+
+@dataclass(frozen=True)
+class Windows:
+    """How many layers with plain attention see the last `tokens` alone, and how many see all."""
+
+    tokens: int = 0
+    narrow: int = 0
+    wide: int = 0
+
+    @property
+    def are_mixed(self) -> bool:
+        return bool(self.narrow and self.wide)
+
+
+NO_WINDOWS = Windows()
 
 
 @dataclass(frozen=True)
@@ -150,11 +167,17 @@ def _spelled_out(rope: Rope, theta: float | None) -> Rope:
     return structs.replace(rope, rope_type=kind, rope_theta=angle, type=None)
 
 
-def is_mixed(sizes: Sizes, family: Family, has_window: bool) -> bool:
-    """True if some layers see a window, and some see all."""
+def windows_of(sizes: Sizes, family: Family, has_window: bool) -> Windows:
+    """The windows of a model's layers; `has_window` is False where config.json says so."""
+    layers, narrow = sizes.num_hidden_layers, 0
     if sizes.layer_types is not None:
-        return len({*sizes.layer_types} - {KINDS[0]}) > 1
-    if family.rope_by_kind:  # one in `sliding_window_pattern` layers sees all
-        return 1 < (sizes.sliding_window_pattern or 6) <= sizes.num_hidden_layers
-    first = 28 if sizes.max_window_layers is None else sizes.max_window_layers  # that has a window
-    return has_window and bool(sizes.use_sliding_window) and 0 < first < sizes.num_hidden_layers
+        layers = sum(kind != KINDS[0] for kind in sizes.layer_types)
+        narrow = sum(kind not in KINDS for kind in sizes.layer_types)
+    elif family.rope_by_kind:  # one in `sliding_window_pattern` layers sees all
+        narrow = layers - layers // (sizes.sliding_window_pattern or 6)
+    elif has_window and sizes.use_sliding_window:
+        first = 28 if sizes.max_window_layers is None else sizes.max_window_layers
+        narrow = max(0, layers - first)
+    elif has_window and family.model_type in ("mistral", "ministral3"):
+        narrow = layers
+    return Windows(sizes.sliding_window or DEFAULT_WINDOW, narrow, layers - narrow)

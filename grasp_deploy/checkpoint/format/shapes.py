@@ -67,7 +67,7 @@ class ModelShape:
     o_bias: bool
     mlp_bias: bool
     dtype: str
-    mixed_attention: bool = False  # some layers see a window, and some see all
+    windows: layer_kinds.Windows = layer_kinds.NO_WINDOWS
     quantization: str | None = None  # the method, where the weights were quantised afterwards
     group_columns: int = 0  # that share a scale, if several quantised weights share one number
     stored_bytes: int | None = None  # of such weights; shape and dtype do not tell them
@@ -238,7 +238,7 @@ def model_shape(config: dict[str, Any]) -> ModelShape:
         o_bias=_flag(config, family.o_bias),
         mlp_bias=_flag(config, family.mlp_bias),
         dtype=_dtype(sizes),
-        mixed_attention=layer_kinds.is_mixed(sizes, family, has_window),
+        windows=layer_kinds.windows_of(sizes, family, has_window),
         quantization=quantization.quant_method if quantization else None,
         group_columns=quantization.group_columns if quantization else 0,
         experts_per_token=(sizes.num_experts_per_tok or 0) if family.has_experts else 0,

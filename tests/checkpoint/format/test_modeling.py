@@ -109,13 +109,13 @@ def test_older_keys_of_gemma_make_the_same_model(tmp_path: Path) -> None:
     kept = {key: value for key, value in stated.items() if key not in gone}
     (tmp_path / "config.json").write_text(json.dumps({**kept, **older}))
     assert torch.equal(logits(load(tmp_path, dtype="float32")), logits(model))
-    assert model_shape(kept | older).mixed_attention
-    assert not model_shape(kept | older | {"sliding_window_pattern": 4}).mixed_attention
+    assert model_shape(kept | older).windows.are_mixed
+    assert not model_shape(kept | older | {"sliding_window_pattern": 4}).windows.are_mixed
     qwen = tiny_config("qwen2").to_dict() | {"use_sliding_window": True, "sliding_window": 64}
     qwen["num_hidden_layers"] = 30
     del qwen["layer_types"], qwen["max_window_layers"]  # which is 28 then
-    assert model_shape(qwen).mixed_attention
-    assert not model_shape(qwen | {"sliding_window": None}).mixed_attention
+    assert model_shape(qwen).windows.are_mixed
+    assert not model_shape(qwen | {"sliding_window": None}).windows.are_mixed
 
 
 def test_a_model_of_many_layers_that_transformers_saved_is_read_and_used(tmp_path: Path) -> None:
