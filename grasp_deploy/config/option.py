@@ -93,7 +93,7 @@ def field_problems(settings: Any) -> dict[str, str]:
     """Convert fields to their types; returns a sentence for each that breaks its type or bounds."""
     problems = {}
     for name, hint in typing.get_type_hints(type(settings), include_extras=True).items():
-        value = getattr(settings, name)
+        value = _plain(getattr(settings, name))
         try:
             object.__setattr__(settings, name, msgspec.convert(value, hint))
         except msgspec.ValidationError:
@@ -101,6 +101,13 @@ def field_problems(settings: Any) -> dict[str, str]:
             given = assigned(settings, name, text)
             problems[name] = f"{given} is not allowed: give {describe(hint)}"
     return problems
+
+
+def _plain(value: Any) -> Any:
+    """A value with Python's types in place of NumPy's, which msgspec refuses."""
+    if type(value).__module__ == "numpy":
+        return value.tolist()
+    return [*map(_plain, value)] if isinstance(value, tuple | list) else value
 
 
 def describe(hint: Any) -> str:

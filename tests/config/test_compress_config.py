@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from grasp_deploy.config.compress_config import CompressConfig
@@ -42,6 +43,13 @@ def test_paths_stand_for_their_names(path: Any) -> None:
     model: Any = Path("m")
     named = CompressConfig("m", keep=0.5, calibration=("a.txt",))
     assert CompressConfig(model, keep=0.5, calibration=path) == named
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    given: Any = {"family": np.array([0.75, 0.5]), "seed": np.int64(3), "compensation": np.True_}
+    config = CompressConfig("m", keep=np.float64(0.5), **given)
+    assert config == CompressConfig("m", keep=0.5, family=(0.75, 0.5), seed=3)
+    assert type(config.keep) is float and json.loads(config.to_json())["family"] == [0.75, 0.5]
 
 
 @pytest.mark.parametrize(
