@@ -42,11 +42,6 @@ def unit_table(shape: ModelShape) -> UnitTable:
 def budget_for(config: CompressConfig, shape: ModelShape, device: torch.device) -> Budget:
     """Checked budget for a dense model's shape; InputError names the next possible one."""
     refuse_pruned(config, shape)
-    if shape.windows.are_mixed and (config.targets == "kv" or config.cost_model == "kv-bytes"):
-        raise InputError(
-            f"removing KV groups saves no cache here, since {KV_STAYS}: give --keep or another "
-            "budget, which FFN channels alone then meet"
-        )
     if shape.linear and not shape.linear.divides(config.tensor_parallel):
         raise InputError(
             f"--tensor-parallel {config.tensor_parallel} does not divide the {LINEAR_HEADS}, which "
@@ -54,7 +49,13 @@ def budget_for(config: CompressConfig, shape: ModelShape, device: torch.device) 
         )
     units = unit_table(shape)
     costs = unit_costs(config, shape, units)
-    if (time := time_budget(config)) and not costs.any():
+    time = time_budget(config)
+    if shape.windows.are_mixed and (config.targets == "kv" or not (time or costs.any())):
+        raise InputError(
+            f"only FFN channels go here, since {KV_STAYS}: choose a budget, cost and targets that "
+            "count them"
+        )
+    if time and not costs.any():
         raise no_price(time.dense_seconds, 0.0)  # of the units that may go
     limit, as_option = _limit(config, shape, float(costs.sum()))
     ffn_multiple, kv_multiple = multiples_for(config, shape)

@@ -145,6 +145,7 @@ def short(units, shape): return torch.ones(3)
 def negative(units, shape): return torch.ones(units.size).index_fill(0, torch.tensor([5]), -1)
 def undefined(units, shape): return torch.full((units.size,), float("nan"))
 def huge(units, shape): return [1e307] * units.size
+def of_groups(units, shape): return units.spread([0.0] * units.layers, [1.0] * units.layers)
 def far_apart(units, shape): return [1.0, 1e17] * (units.size // 2)
 def failing(units, shape): raise RuntimeError("here")
 """
@@ -164,14 +165,15 @@ def test_costs_of_ones_own(costs_module: None) -> None:
     assert str(Path.cwd()) not in sys.path
 
 
-def test_only_channels_go_where_only_some_layers_see_a_window() -> None:
+def test_only_channels_go_where_only_some_layers_see_a_window(costs_module: None) -> None:
     shape = model_shape(tiny_config(**VARIANTS["gemma3-sliding"]).to_dict())
     made = budget(shape, keep=0.5)
     mask = project(torch.rand(made.units.size), made)
     assert bool(mask[made.units.is_kv].all()) and float(made.cost_of(mask)) <= made.limit
     assert made.total_cost == 3 * 96 * CHANNEL
-    for options in ({"keep": 0.5, "targets": "kv"}, {"kv_per_token": "512B"}):
-        with pytest.raises(InputError, match="saves no cache here, since only some layers see"):
+    own = {"keep": 0.5, "cost": "my_costs:of_groups"}
+    for options in ({"keep": 0.5, "targets": "kv"}, {"kv_per_token": "512B"}, own):
+        with pytest.raises(InputError, match="since only some layers see a window"):
             budget(shape, **options)
     uniform = model_shape(tiny_config(**VARIANTS["gemma3-full"]).to_dict())
     assert pruned_shape(budget(uniform, kv_per_token="768B"), uniform).kv_bytes_per_token() == 768
