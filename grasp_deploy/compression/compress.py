@@ -70,8 +70,8 @@ def compress(
                 if bound and (objection := beyond(plan, bound)):
                     workspace.drop()
                     raise InputError(
-                        f"this budget {objection}: nothing is written; allow more, or ask for a "
-                        "larger model"
+                        f"this budget {objection}: nothing is written; allow more, measure better "
+                        "with more --calibration-sequences, or ask for a larger model"
                     )
                 if config.recover is not None:
                     told = replace(run, text=text)
