@@ -69,10 +69,10 @@ def running(
             process.wait()
 
 
-def log_tail(log: Path, lines: int = 25) -> str:
+def log_tail(log: Path) -> str:
     """The last lines of a log, for an error message."""
     text = log.read_text(encoding="utf-8", errors="replace")
-    return "\n".join(text.splitlines()[-lines:])
+    return "\n".join(text.splitlines()[-25:])
 
 
 @contextmanager
