@@ -20,7 +20,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.common import output
-from benchmarks.common.models import NO_OWN, demo_texts
+from benchmarks.common.models import alone, demo_texts
 from benchmarks.study.bench import Bench
 from benchmarks.study.options import (
     add_study_options,
@@ -43,7 +43,7 @@ from grasp_deploy.compression.resume import Workspace
 from grasp_deploy.compression.run_options import RunOptions
 from grasp_deploy.compression.scores import initial_scores, learn_gates
 from grasp_deploy.compression.stages import Stages
-from grasp_deploy.config.compress_config import CompressConfig, with_own
+from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.progress import OnProgress
 
@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 text.label: prepare(
                     replace(
                         config,
-                        calibration=with_own([text.what], NO_OWN),
+                        calibration=alone([text.what]),
                         calibration_split=text.split,
                     )
                 )

@@ -3,13 +3,15 @@
 import argparse
 import functools
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.prepare import prepare
 from grasp_deploy.compression.result import finished_plan
 from grasp_deploy.compression.synthesize import synthesize
-from grasp_deploy.config.compress_config import CompressConfig, with_own
+from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.config.rules import own_texts
 from grasp_deploy.demo.run import MODEL as MODEL
 from grasp_deploy.demo.run import write_text
 from grasp_deploy.errors import InputError
@@ -32,7 +34,12 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 
 def calibration_of(options: argparse.Namespace, work: Path) -> tuple[str, ...]:
     """The calibration text of a study: what --calibration names, and nothing beside it."""
-    return with_own(options.calibration or [str(demo_texts(work)[0])], NO_OWN)
+    return alone(options.calibration or [str(demo_texts(work)[0])])
+
+
+def alone(texts: Sequence[str]) -> tuple[str, ...]:
+    """Texts to calibrate on without any of the model's own, unless one of them is."""
+    return tuple(texts) if own_texts(texts) else (*texts, NO_OWN)
 
 
 def add_export_options(parser: argparse.ArgumentParser) -> None:

@@ -1,7 +1,6 @@
 """The checked configuration of a compression, and its JSON."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -12,11 +11,6 @@ from grasp_deploy.config.rules import own_texts, rule_problems
 from grasp_deploy.errors import InputError
 
 OWN = "self"
-
-
-def with_own(texts: Sequence[str], own: str = OWN) -> tuple[str, ...]:
-    """Append `own` unless a text already sets the weight of the model's own."""
-    return tuple(texts) if own_texts(texts) else (*texts, own)
 
 
 def _named(value: Any) -> Any:
@@ -42,8 +36,8 @@ class CompressConfig(CompressOptions):
         wrong = field_problems(self)
         if "keep" in wrong and isinstance(self.keep, int | float) and 2 <= self.keep <= 100:
             wrong["keep"] += f", such as {self.keep / 100:g} for {self.keep:g} %"
-        if "calibration" not in wrong:
-            object.__setattr__(self, "calibration", with_own(self.calibration))
+        if "calibration" not in wrong and not own_texts(self.calibration):
+            object.__setattr__(self, "calibration", (*self.calibration, OWN))
         problems = list(wrong.values()) or rule_problems(self)
         if problems:
             raise InputError("; ".join(problems))
