@@ -26,7 +26,7 @@ from grasp_deploy.compression.result import (
     provenance_of,
 )
 from grasp_deploy.compression.resume import METRICS_FILE, Workspace
-from grasp_deploy.compression.run_options import FROM_DENSE, RunOptions, Start
+from grasp_deploy.compression.run_options import FROM_DENSE, RunOptions, Start, options_of
 from grasp_deploy.compression.scores import initial_scores, learn_gates
 from grasp_deploy.compression.stage_memory import output_values
 from grasp_deploy.compression.stages import Stages
@@ -49,7 +49,7 @@ def compress(
     with `resume`; on a CPU it ends in the same mask and scales bit for bit. One run of several has
     a `start`, from a larger budget. Raises InputError for any input that cannot be used.
     """
-    options = output if isinstance(output, RunOptions) else RunOptions(Path(output))
+    options = options_of(output)
     if start is None and config.walks:
         raise InputError(
             "one checkpoint of one budget is made here: use compress_family for several, and "

@@ -19,13 +19,18 @@ from grasp_deploy.files.progress import OnCount, OnProgress, ignore_progress
 class RunOptions:
     """What a run does with its folder; none of it decides the model.
 
-    `on_progress` receives a row of metrics after every step.
+    `resume` goes on with an unfinished run in `OUTPUT.partial`, if one is there. `overwrite`
+    replaces a checkpoint there, or an unfinished run. `on_progress` receives a row of metrics after
+    every step.
     """
 
     output: Path
-    resume: bool = False  # go on with the unfinished run in `OUTPUT.partial`
-    overwrite: bool = False  # replace a checkpoint there, or an unfinished run
+    resume: bool = False
+    overwrite: bool = False
     on_progress: OnProgress = ignore_progress
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "output", Path(self.output))  # Python's callers may give text
 
     @property
     def begun(self) -> Path | None:
@@ -49,6 +54,11 @@ class RunOptions:
         if not is_lead():
             return nullcontext(self.output)
         return staged_directory(self.output, overwrite=self.overwrite)
+
+
+def options_of(output: RunOptions | str | Path) -> RunOptions:
+    """The options given, or those of a new run into a folder."""
+    return output if isinstance(output, RunOptions) else RunOptions(Path(output))
 
 
 @dataclass(frozen=True)

@@ -26,19 +26,25 @@ from grasp_deploy.compression.resume import (
     partial_of,
     refuse_foreign,
 )
-from grasp_deploy.compression.run_options import RunOptions, Start
+from grasp_deploy.compression.run_options import RunOptions, Start, options_of
 from grasp_deploy.config.compress_config import CompressConfig, changed_options
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import read_json
 from grasp_deploy.files.outputs import refuse_existing
 
 
-def compress_family(config: CompressConfig, options: RunOptions) -> list[Compressed]:
+def compress_family(config: CompressConfig, output: RunOptions | str | Path) -> list[Compressed]:
     """Compress a model to each budget of `config.family`, each into a folder of the output.
 
     Each appears whole. A killed family goes on with `resume`, and makes no finished member again.
     Raises InputError for any input that cannot be used.
     """
+    options = options_of(output)
+    if not config.family:
+        raise InputError(
+            "a family has several budgets: give family=(0.8, 0.6), or use compress for one, and "
+            "compress_within for a bound on the loss"
+        )
     members = {
         options.output / f"{STEP}{keep}": replace(config, keep=keep) for keep in config.family
     }
@@ -93,13 +99,19 @@ def _check_places(members: Mapping[Path, CompressConfig], options: RunOptions) -
         refuse_existing(folder, overwrite=options.overwrite or options.resume)
 
 
-def compress_within(config: CompressConfig, options: RunOptions) -> Compressed:
-    """Compress a model as far as `config.max_loss` allows.
+def compress_within(config: CompressConfig, output: RunOptions | str | Path) -> Compressed:
+    """Compress a model as far as `config.max_loss`, its only budget, allows.
 
     The checkpoint of each budget lies in `OUTPUT.partial` until the end. A killed run goes on with
     `resume`. Raises InputError if the largest budget breaks the bound, and for any input that
     cannot be used.
     """
+    options = options_of(output)
+    if config.family or not config.walks:
+        raise InputError(
+            "a bound on the loss alone decides the size here: give max_loss and no budget, or use "
+            "compress for one budget, and compress_family for several"
+        )
     run = prepare(config, options.begun)
     with Workspace.open(options, run) as workspace:
         plan = by_lead(lambda: finished_plan(options.output, run)) if options.resume else None

@@ -24,7 +24,8 @@ class CompressConfig(CompressOptions):
 
     Rules across options are checked once every option is right by itself. `calibration` gets the
     model's own text here, so that a recorded config names all texts.
-    `family` are the falling budgets of the family that this is a member of, `keep` among them.
+    `family` are the falling budgets of the family that this is a member of, `keep` among them: the
+    last unless it is given.
     """
 
     def __post_init__(self) -> None:
@@ -38,6 +39,8 @@ class CompressConfig(CompressOptions):
             wrong["keep"] += f", such as {self.keep / 100:g} for {self.keep:g} %"
         if "calibration" not in wrong and not own_texts(self.calibration):
             object.__setattr__(self, "calibration", (*self.calibration, OWN))
+        if self.keep is None and self.family and "family" not in wrong:
+            object.__setattr__(self, "keep", self.family[-1])
         problems = list(wrong.values()) or rule_problems(self)
         if problems:
             raise InputError("; ".join(problems))

@@ -75,7 +75,10 @@ def _deployment_problems(config: CompressOptions) -> Iterator[str]:
 def _walk_problems(config: CompressOptions) -> Iterator[str]:
     keeps = list(config.family)
     if keeps and (keeps != sorted(set(keeps), reverse=True) or config.keep not in keeps):
-        yield f"family {keeps} is no falling list of budgets with keep {config.keep} among them"
+        yield (
+            f"family {keeps} with keep {config.keep}: give falling budgets, such as (0.8, 0.6), "
+            "and keep as one of them or not at all"
+        )
     if config.recover is not None and config.is_bound:
         yield "--max-loss measures a model before --recover: give only one of them"
     if config.family and config.is_bound:

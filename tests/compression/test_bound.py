@@ -87,12 +87,6 @@ def test_a_bound_that_the_first_step_breaks(make_config: MakeConfig, tmp_path: P
     assert not list(tmp_path.iterdir())
 
 
-def test_a_bound_is_not_made_as_a_budget(make_config: MakeConfig, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="compress_within for a bound on the loss"):
-        compress(make_config(max_loss=0.1), tmp_path / "out")
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_bound_is_held_on_the_end_of_each_text(
     make_config: MakeConfig, tmp_path: Path, count: int

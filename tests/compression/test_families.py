@@ -142,9 +142,20 @@ def test_overwrite_replaces_members_and_nothing_else(
     assert contents(output / NAMES[2]) == contents(family / NAMES[2])
 
 
-def test_a_family_is_not_made_as_one_model(make_config: MakeConfig, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="use compress_family for several"):
-        compress(make_config(keep=0.5, family=KEEPS), tmp_path / "out")
+@pytest.mark.parametrize(
+    ("make", "others"),
+    [
+        (compress, [{"family": KEEPS}, {"max_loss": 0.1}]),
+        (compress_family, [{"keep": 0.5}, {"max_loss": 0.1}]),
+        (compress_within, [{"family": KEEPS}, {"keep": 0.5}, {"weights": "1MiB", "max_loss": 0.1}]),
+    ],
+)
+def test_a_config_goes_to_its_own_function(
+    make: Callable[..., Any], others: list[Any], make_config: MakeConfig, tmp_path: Path
+) -> None:
+    for other in others:
+        with pytest.raises(InputError, match="use compress"):
+            make(make_config(**other), tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 

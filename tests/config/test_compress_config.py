@@ -52,6 +52,14 @@ def test_numbers_of_numpy_are_numbers() -> None:
     assert type(config.keep) is float and json.loads(config.to_json())["family"] == [0.75, 0.5]
 
 
+def test_the_budget_of_a_family_is_its_last_unless_one_is_named() -> None:
+    assert CompressConfig("m", family=(0.8, 0.6)).keep == 0.6
+    assert CompressConfig("m", family=(0.8, 0.6), keep=0.8).keep == 0.8
+    for wrong in ({"family": (0.6, 0.8)}, {"family": (0.8, 0.6), "keep": 0.7}):
+        with pytest.raises(InputError, match="family"):
+            CompressConfig("m", **wrong)
+
+
 @pytest.mark.parametrize(
     ("own", "writes"),
     [("self", True), ("self:0=0.01", True), ("self=0", False), ("self:a.txt=0.0e1", False)],

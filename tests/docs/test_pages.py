@@ -116,6 +116,29 @@ def test_examples_of_the_how_tos_run(demo_model: Path) -> None:
     assert bool((scores > 0).all())
 
 
+def test_the_examples_of_the_python_api_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a tiny model, with options that take seconds."""
+    from tests.tiny import save_tiny
+
+    code = "\n".join(python_blocks("api.md"))
+    for shown, stands_in in (
+        ('"Qwen/Qwen3-0.6B"', '"model"'),
+        ('calibration=("wikitext2",)', "**quick"),
+        ("max_loss=0.05", "max_loss=90.0"),
+    ):
+        assert shown in code
+        code = code.replace(shown, stands_in)
+    monkeypatch.chdir(tmp_path)
+    save_tiny("llama", Path("model"))
+    Path("text.txt").write_text("The quick brown fox jumps over the lazy dog. " * 100)
+    text = {"calibration": ("text.txt", "self=0"), "sequences": 64, "sequence_length": 16}
+    exec(code, {"quick": {**text, "rounds": 1, "scale_epochs": 0, "method": "progressive"}})
+    made = {str(path.parent) for path in Path().rglob("plan.grasp")}
+    assert made == {"smaller", "again", "family/keep-0.8", "family/keep-0.6", "bounded"}
+
+
 @pytest.mark.parametrize("options", [[], ["--random-weights"]])
 def test_the_bench_of_the_how_to_is_a_command(
     options: list[str], demo_model: Path, monkeypatch: pytest.MonkeyPatch
@@ -129,10 +152,15 @@ def test_the_bench_of_the_how_to_is_a_command(
     assert cell["model"] == "model" and len(cell["seconds"]) == 2
 
 
+def python_blocks(page: str) -> list[str]:
+    """The Python blocks of a page."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    return re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+
+
 def python_of(page: str) -> dict[str, Any]:
     """The names that the Python block of a page defines."""
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    (block,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    (block,) = python_blocks(page)
     names: dict[str, Any] = {"__name__": "how_to"}
     sys.modules["how_to"] = type(sys)("how_to")  # dataclasses look their module up
     exec(block, names)
