@@ -9,6 +9,7 @@ from pathlib import Path
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.prepare import prepare
 from grasp_deploy.compression.result import finished_plan
+from grasp_deploy.compression.run_options import RunOptions
 from grasp_deploy.compression.synthesize import synthesize
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.rules import own_texts
@@ -74,7 +75,7 @@ def pruned(options: argparse.Namespace, work: Path, keep: float, ffn_multiple: i
     if not output.exists():
         print(f"compressing to {output.name}", file=sys.stderr)
         compress(config, output)
-    elif finished_plan(output, prepare(config)) is None:
+    elif finished_plan(RunOptions(output, resume=True, overwrite=True), prepare(config)) is None:
         raise InputError(
             f"{output} was made with other options, files or release: name another folder as "
             "--work, or delete it"

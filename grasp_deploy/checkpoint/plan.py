@@ -59,6 +59,8 @@ class Healing(Struct):
     loss_after: float
     divergence_before: float
     divergence_after: float
+    config: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
 
 
 class Budget(Struct):
@@ -109,6 +111,7 @@ class Provenance(Struct, kw_only=True):
     cost_model: str
     budget: Budget
     config: Options
+    inputs: dict[str, Any] = {}
     calibration: Text
     computed_in: Literal["float32", "bfloat16", "float16"] | None = None  # unknown of older plans
     losses: Losses

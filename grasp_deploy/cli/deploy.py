@@ -152,14 +152,14 @@ def compress_unless_done(
     from grasp_deploy.compression.prepare import prepare
     from grasp_deploy.compression.result import finished_plan
     from grasp_deploy.compression.resume import Workspace
+    from grasp_deploy.compression.run_options import RunOptions
 
     if overwrite or not (output / PLAN_FILE).is_file():
         resume = not overwrite and Workspace.begun_with(output, config)
         return run_compress(config, output, resume, overwrite)
-    if finished_plan(output, prepare(config)) is None:
+    if finished_plan(RunOptions(output, resume=True), prepare(config)) is None:
         raise InputError(
-            f"{output} is damaged, or was made with other options, files or release: name another "
-            "--output, or replace it with --overwrite"
+            f"{output} is damaged: name another --output, or replace it with --overwrite"
         )
     stderr.print(f"{output} is already the result of these options", soft_wrap=True)
     return None

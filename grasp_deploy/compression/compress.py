@@ -59,7 +59,7 @@ def compress(
     by_lead(lambda: refuse_existing(options.output, overwrite=replaces))
     run = prepare(config, options.begun, start or FROM_DENSE)
     with Workspace.open(options, run) as workspace:
-        plan = by_lead(lambda: finished_plan(options.output, run)) if options.resume else None
+        plan = by_lead(lambda: finished_plan(options, run))
         if plan is None:  # else the run was killed after the output was complete
             by_lead(lambda: check_disk(run, workspace, options.output))
             with options.place() as folder:

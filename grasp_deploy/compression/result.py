@@ -17,8 +17,11 @@ from grasp_deploy.checkpoint.write.shards import read_tensor
 from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.ranks import by_lead
+from grasp_deploy.compression.resume import differing
+from grasp_deploy.compression.run_options import RunOptions
 from grasp_deploy.compression.stages import Stages
 from grasp_deploy.compression.time_budget import time_budget
+from grasp_deploy.config.compress_config import changed_options
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import PLAN_FILE
 from grasp_deploy.files.record import versions
@@ -164,21 +167,29 @@ def budget_record(budget: Budget, mask: Tensor) -> dict[str, Any]:
     return {"limit": budget.limit, "kept_cost": kept, "total_cost": budget.total_cost}
 
 
-def finished_plan(output: Path, run: PreparedRun) -> Plan | None:
-    """The plan of an output that is complete and what this run would make, else None.
+def finished_plan(options: RunOptions, run: PreparedRun) -> Plan | None:
+    """The plan of an output that a resumed run finds complete, else None.
 
-    Options, seed, files and release have to be the same.
+    Options, seed, files and release have to be the same. InputError names those that differ, unless
+    the output may be replaced.
     """
     try:
-        plan = intact_plan(output)
-    except InputError:  # absent, damaged, or of another release
+        plan = intact_plan(options.output) if options.resume else None
+    except InputError:  # absent, damaged, or of another format
+        return None
+    if plan is None:
         return None
     made = plan.provenance
     if run.start.checkpoint is not None:  # then the last recovery made it, else one run did all
         made = {**made, **(made["healing"][-1] if made.get("healing") else {})}
-    same = (
-        made["versions"].get("grasp_deploy") == __version__
-        and made["config"] == run.config.as_dict()
-        and made.get("inputs") == run.inputs
-    )
-    return plan if same else None
+    before = {"release": made["versions"].get("grasp_deploy"), **made.get("inputs", {})}
+    now, config = {"release": __version__, **run.inputs}, run.config.as_dict()
+    if before == now and made["config"] == config:
+        return plan
+    if not options.overwrite:
+        changed = [*changed_options(made["config"], config), *differing(before, now)]
+        raise InputError(
+            f"{options.output} was made with other options or files ({', '.join(changed)}): go on "
+            "with the same ones, name another --output, or replace it with --overwrite"
+        )
+    return None

@@ -79,9 +79,9 @@ class Workspace:
     def open(cls, options: RunOptions, run: PreparedRun) -> Iterator[Workspace]:
         """Hold the workspace of an output: a new one, or with `resume` the one already begun.
 
-        It is removed when the block ends without an error, and by an InputError before any stage
-        was saved. Raises InputError if an unfinished run is in the way, another process holds the
-        workspace, or, with `resume`, config or inputs have changed.
+        It is removed when the block ends without an error, and by an InputError before any stage,
+        or member of a family, was saved. Raises InputError if an unfinished run is in the way,
+        another process holds the workspace, or, with `resume`, config or inputs have changed.
         """
         output, config, inputs = options.output, run.config, run.identity
         directory = partial_of(output)
@@ -92,6 +92,8 @@ class Workspace:
             with readable_disk_errors(directory):
                 resumes = _continues(options, config, inputs)
                 lock.enter_context(locked(directory / LOCK_FILE, output))
+            # Members of a family that this run does not make; with --overwrite it makes all anew.
+            others = [] if resumes or options.overwrite else [*output.glob(f"{STEP}*")]
             try:
                 with readable_disk_errors(directory):
                     if not resumes:
@@ -102,7 +104,7 @@ class Workspace:
                 yield cls(directory, json.dumps(inputs) + config.to_json())
                 _remove(directory)
             except InputError:
-                there = (*directory.iterdir(), *output.glob(f"{STEP}*"))  # or members of a family
+                there = {*directory.iterdir(), *output.glob(f"{STEP}*")}.difference(others)
                 if {p.stem for p in there if p.suffix == SAVED or _is_step(p)} <= {TEXT}:
                     _remove(directory)
                 raise
@@ -178,7 +180,7 @@ def _continues(options: RunOptions, config: CompressConfig, inputs: dict[str, An
     before = read_json(directory / INPUTS_FILE, START_OVER)
     changed = _options_since(directory, config)
     if options.resume:  # else they were read anew, and a text that has changed hides no --resume
-        changed += [name for name in before | inputs if before.get(name) != inputs.get(name)]
+        changed += differing(before, inputs)
     if changed:
         raise InputError(
             f"the run in {directory} began with other options or files ({', '.join(changed)}): "
@@ -189,6 +191,11 @@ def _continues(options: RunOptions, config: CompressConfig, inputs: dict[str, An
             f"an unfinished run lies in {directory}: continue it with --resume, or {START_OVER}"
         )
     return True
+
+
+def differing(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """The names whose values differ."""
+    return [name for name in before | now if before.get(name) != now.get(name)]
 
 
 def refuse_foreign(directory: Path) -> None:

@@ -114,7 +114,7 @@ def compress_within(config: CompressConfig, output: RunOptions | str | Path) -> 
         )
     run = prepare(config, options.begun)
     with Workspace.open(options, run) as workspace:
-        plan = by_lead(lambda: finished_plan(options.output, run)) if options.resume else None
+        plan = by_lead(lambda: finished_plan(options, run))
         if plan is None:
             by_lead(lambda: refuse_existing(options.output, overwrite=options.overwrite))
             plan = _smallest_within(run, workspace, options)

@@ -78,6 +78,7 @@ def test_a_recovered_plan_may_have_fitted_all_between_embeddings_and_head(tmp_pa
         (("budget", "total_cost"), 0, "budget.total_cost: Expected `float` > 0"),
         (("budget", "kept_cost"), 1.5, "budget: kept_cost is over the limit"),
         (("healing",), [HEALING, {**HEALING, "tokens": "3"}], r"healing\[1\].tokens: "),
+        (("inputs",), ["costs"], "inputs: Expected `object`"),
         (("fitted",), dict.fromkeys(BEHIND_GATES[:3], "0"), "fitted names other tensors"),
     ],
 )

@@ -109,7 +109,7 @@ def test_a_run_that_was_killed_behind_its_end(
         assert compress(tiny_folder, "--resume").code == 0
         assert names(work) == ["out", "text.txt"] and tree(work / "out") == made
     other = ("--resume", "--seed", "1")
-    assert_nothing_changes(tiny_folder, "output out exists", options=other)
+    assert_nothing_changes(tiny_folder, "out was made with", "--seed 0 -> 1", options=other)
 
 
 def test_resume_with_overwrite_goes_on_and_says_so(

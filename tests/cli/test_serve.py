@@ -15,6 +15,7 @@ from grasp_deploy.cli.deploy import default_output
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.prepare import prepare
 from grasp_deploy.compression.result import finished_plan
+from grasp_deploy.compression.run_options import RunOptions
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.engine.serve import free_port
 from tests.cli.command import SHORT, assert_refused, document, grasp_deploy, needs_vllm
@@ -36,7 +37,8 @@ def test_vllm_is_not_installed(pruned: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def is_done(config: CompressConfig, output: Path) -> bool:
-    return finished_plan(output, prepare(config)) is not None
+    options = RunOptions(output, resume=True, overwrite=True)
+    return finished_plan(options, prepare(config)) is not None
 
 
 def test_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

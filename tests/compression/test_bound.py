@@ -49,7 +49,9 @@ def test_the_smallest_budget_within_the_bound_stays(made: Compressed) -> None:
     assert sorted(path.name for path in made.output.parent.iterdir()) == ["out"]
     options = json.loads((made.output / "compress_config.json").read_text())
     stored = CompressConfig.from_dict(options, "it")
-    assert finished_plan(made.output, prepare(stored)), "it is what the same options make"
+    assert finished_plan(RunOptions(made.output, resume=True), prepare(stored)), (
+        "it is what the same options make"
+    )
     assert (made.output / "metrics.jsonl").read_text()
 
 

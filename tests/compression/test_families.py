@@ -159,6 +159,25 @@ def test_a_config_goes_to_its_own_function(
     assert not list(tmp_path.iterdir())
 
 
+def test_resume_names_what_changed_since_and_the_right_cost_goes_on(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_prices.py").write_text("PRICE = 1.0\ndef f(u, _): return [PRICE] * u.size")
+    monkeypatch.syspath_prepend(tmp_path)
+    quick = {"rounds": 1, "scale_epochs": 0, "method": "progressive", "ffn_multiple": 1}
+    config = make_config(family=(0.8, 0.6), cost="own_prices:f", **quick)
+    made = compress_family(config, tmp_path / "out")
+    import own_prices  # type: ignore[import-not-found]
+
+    own_prices.PRICE = 2.0
+    with pytest.raises(InputError, match=r"keep-0.8 was made with .*\(costs\)"):
+        compress_family(config, RunOptions(tmp_path / "out", resume=True))
+    assert not (tmp_path / "out.partial").exists()
+    own_prices.PRICE = 1.0
+    again = compress_family(config, RunOptions(tmp_path / "out", resume=True))
+    assert [one.plan.path for one in again] == [one.plan.path for one in made]
+
+
 def test_a_run_killed_before_a_member_began_goes_on(
     config: CompressConfig, family: Path, tmp_path: Path
 ) -> None:
