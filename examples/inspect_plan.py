@@ -8,11 +8,12 @@ from pathlib import Path
 
 from grasp_deploy import load_plan
 from grasp_deploy.pruning.units import UnitTable
+from grasp_deploy.stats.wording import amount
 
 plan = load_plan(Path(sys.argv[1]) / "plan.grasp")
 budget, losses = plan.provenance["budget"], plan.provenance["losses"]
 print(f"base model: {plan.provenance['model']}")
-print(f"cost: {budget['kept_cost']:,.0f} of at most {budget['limit']:,.0f}")
+print(f"cost: {amount(budget['kept_cost'])} of at most {amount(budget['limit'])}")
 if losses["heldout_dense"] is None:
     print("held-out loss: nothing was held out")
 else:

@@ -10,7 +10,7 @@ from rich.text import Text
 from grasp_deploy.checkpoint.card.quality_verdict import BROKEN_NATS, DROP_IN_NATS, FEW_TOKENS
 from grasp_deploy.cli.console import print_line, stdout
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.stats.wording import listed
+from grasp_deploy.stats.wording import amount, listed
 
 MORE_RECOVERY = " More tokens of recovery may bring it nearer to the dense model."
 
@@ -50,9 +50,10 @@ def print_compressed(record: dict[str, Any], config: CompressConfig) -> None:
 
     stdout.print(layer_table(record["dense"], record))
     stdout.print(footprint_table({"dense": record["dense"], "pruned": record}, "What it takes"))
+    kept, limit = amount(record["kept_cost"]), amount(record["budget"])
     print_line(
-        f"budget ({record['cost_model']}): {record['kept_cost']:,.0f} of {record['budget']:,.0f} "
-        f"used, {record['ratios']['prunable_cost']:.2%} of the prunable cost"
+        f"budget ({record['cost_model']}): {kept} of {limit} used, "
+        f"{record['ratios']['prunable_cost']:.2%} of the prunable cost"
     )
     before, after = (size["tensor_parallel_sizes"] for size in (record["dense"], record))
     if after == [1] != before:

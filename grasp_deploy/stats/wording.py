@@ -23,6 +23,11 @@ def percent(share: float, error: float | None, sign: str = "") -> str:
     return plus_minus(100 * share, None if error is None else 100 * error, ".1f", sign)
 
 
+def amount(value: float) -> str:
+    """A figure of any size: `1,234,567`, and of a small one six digits: `0.600125`."""
+    return f"{value:,.6g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
 def listed(values: Iterable[Any]) -> str:
     """Figures in a row: `1, 2 and 4`."""
     *most, last = [f"{value:,}" if isinstance(value, int) else str(value) for value in values]

@@ -25,7 +25,7 @@ from grasp_deploy.files.disk import read_text, readable_disk_errors, sync, write
 from grasp_deploy.files.json_files import as_json, read_json, typed
 from grasp_deploy.files.outputs import MANIFEST_FILE, changed_files, lock_of, locked, manifest_of
 from grasp_deploy.pruning.units import UnitTable
-from grasp_deploy.stats.wording import listed, percent, plus_minus, quoted
+from grasp_deploy.stats.wording import amount, listed, percent, plus_minus, quoted
 
 RENEWED = QUALITY_FILE, CARD_FILE = "quality.json", "README.md"
 MARK = "†"
@@ -55,7 +55,7 @@ _TEMPLATES = Environment(  # Markdown: nothing is escaped but the bars of table 
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
-_TEMPLATES.filters["quoted"] = quoted
+_TEMPLATES.filters |= {"quoted": quoted, "amount": amount}
 
 
 def model_card(

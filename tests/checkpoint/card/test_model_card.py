@@ -118,6 +118,8 @@ def test_what_made_the_model_is_told(demo_checkpoint: Path) -> None:
     assert "Compensation: " in plain and "Compensation: " not in only_healed
     hub = {"source": "hf:org/name:en", "sequences": 64, "sequence_length": 32}
     assert " 32 tokens of `hf:org/name:en`." in card(demo_checkpoint, calibration=hub)
+    shares = {"limit": 0.6, "kept_cost": 0.59864, "total_cost": 1.0}
+    assert "| 1 | 0.59864 | 59.9% |" in card(demo_checkpoint, budget=shares)
     losses = {"heldout_dense": None, "heldout_pruned": None}
     assert "held out" in plain and "held out" not in card(demo_checkpoint, losses=losses)
 
