@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 import grasp_deploy
 from grasp_deploy.cli.app import app
 from grasp_deploy.cli.bench import add_bench
+from tests.tiny import VARIANTS, tiny_model
 
 ROOT = Path(__file__).parents[2]
 SERVING = ("serving", "serving/kubernetes", "serving/monitoring", "serving/ray")
@@ -111,9 +113,17 @@ def test_examples_of_the_how_tos_run(demo_model: Path) -> None:
     text = CalibrationText(torch.randint(shape.vocab_size, (2, 16)), batch_size=1)
     model = load(demo_model, device="cpu")
     budget = make_budget(units, torch.ones(units.size), 0.5 * units.size)
-    scores = python_of("add-a-method.md")["activation"](model, budget, text)
+    activation = python_of("add-a-method.md")["activation"]
+    scores = activation(model, budget, text)
     assert scores.shape == (units.size,)
     assert bool((scores > 0).all())
+    small = replace(budget, costs=budget.costs / units.size)
+    assert torch.allclose(activation(model, small, text), scores * units.size)
+
+    model = tiny_model(**VARIANTS["qwen3-moe"], vocab_size=shape.vocab_size)
+    units = unit_table(model_shape(model.config.to_dict()))
+    budget = make_budget(units, torch.ones(units.size), 0.5 * units.size)
+    assert len(activation(model, budget, text)) < units.size, "experts have no scores: refused"
 
 
 def test_the_examples_of_the_python_api_run(
