@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grasp_deploy.errors import InputError
+from grasp_deploy.errors import InputError, first_line, is_out_of_memory
 from grasp_deploy.pruning.objective import LossError
 
 METHOD_CALL = "function(model, budget, text)"
@@ -21,18 +22,19 @@ def own_function(option: str, call: str) -> Callable[..., Any]:
 
     `call` is how it is called, such as `function(units, shape)`. Raises InputError.
     """
-    module, _, name = option.split(" ", 1)[1].partition(":")
-    with _users_code(f"{option} cannot be imported:", call):
-        return getattr(importlib.import_module(module), name)
+    module, name = _named(option)
+    with _users_code(option, call):
+        function = getattr(importlib.import_module(module), name)
+    return function
 
 
 def own_values(option: str, call: str, size: int, *arguments: Any) -> Tensor:
     """`(N,)` float64 numbers, on the CPU, that the user's function returns for some arguments.
 
-    Raises InputError, or the function's own LossError.
+    Raises InputError, or the function's own LossError or lack of memory.
     """
     function = own_function(option, call)
-    with _users_code(f"{option} failed with", call):
+    with _users_code(option, call):
         values = torch.as_tensor(function(*arguments), dtype=torch.float64).detach()
         values = values.to_dense().cpu()
     if tuple(values.shape) != (size,):
@@ -43,8 +45,14 @@ def own_values(option: str, call: str, size: int, *arguments: Any) -> Tensor:
     return values
 
 
+def _named(option: str) -> tuple[str, str]:
+    """Module and function in `--method module:function`."""
+    module, _, name = option.split(" ", 1)[1].partition(":")
+    return module, name
+
+
 @contextmanager
-def _users_code(failure: str, call: str) -> Iterator[None]:
+def _users_code(option: str, call: str) -> Iterator[None]:
     """Run the user's code from the working folder; turn what it raises into an InputError.
 
     What it prints goes to stderr, since stdout is reserved for results.
@@ -57,10 +65,24 @@ def _users_code(failure: str, call: str) -> Iterator[None]:
     except LossError:
         raise
     except (Exception, SystemExit) as error:
+        if is_out_of_memory(error):
+            raise
+        reason = f"({type(error).__name__}: {first_line(error)})"
+        if place := _place_in(_named(option)[0], error):
+            raise InputError(f"{option} failed at {place} {reason}: mend it there") from error
         raise InputError(
-            f"{failure} {type(error).__name__}: {error}; give package.module:function, importable "
+            f"{option} cannot be called {reason}: give package.module:function, importable "
             f"from here, which is called as {call} and returns one number per unit"
-        ) from None
+        ) from error
     finally:
         with suppress(ValueError):  # the user's code may have removed it
             sys.path.remove(folder)
+
+
+def _place_in(module: str, error: BaseException) -> str:
+    """`FILE:LINE` of an error's last frame in the package of the user's module, or ""."""
+    package, place = module.partition(".")[0], ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if frame.f_globals.get("__name__", "").partition(".")[0] == package:
+            place = f"{frame.f_code.co_filename}:{line}"
+    return place

@@ -90,7 +90,7 @@ ROWS: dict[str, dict[str, str]] = {
         "--cost ''": "--cost",
         "--cost latency --batch 8": "--cost latency",
         "--cost latency --batch 8 --context 3": "--context 3",
-        "--cost costs:broken": "first line second line",
+        "--cost costs:broken": "costs.py:1 & first line",
         "--cost memory": "--cached-tokens",
         "--cost kv-bytes --ffn-multiple 36": "FFN",
         "--set kv-cost-factor=2 --set targets=kv": "kv-cost-factor",

@@ -1,0 +1,71 @@
+"""A function of the user's own: what its failures say."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from grasp_deploy.compression.own_function import own_values
+from grasp_deploy.errors import InputError
+from grasp_deploy.pruning.objective import LossError
+
+MODULE = """
+import torch
+from grasp_deploy.pruning.objective import LossError
+
+@torch.no_grad()
+def wrapped(): return {}["x"]
+def lines(): raise ValueError("first\\nsecond")
+def inside(): return torch.ones(2) + torch.ones(3)
+def of_two(one, two): return [1.0]
+def memory(): raise MemoryError
+def device(): raise torch.OutOfMemoryError("CUDA out of memory")
+def infinite(): raise LossError("the loss is nan")
+"""
+
+
+@pytest.fixture(autouse=True)
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A module of the user's in the working folder."""
+    path = tmp_path / "my_own.py"
+    path.write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_own", raising=False)
+    return path
+
+
+def values(name: str) -> Tensor:
+    return own_values(f"--method my_own:{name}", "function()", 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "cause"),
+    [
+        ("wrapped", r"my_own.py:6 \(KeyError: 'x'\)", KeyError),
+        ("lines", r"my_own.py:7 \(ValueError: first\)", ValueError),
+        ("inside", r"my_own.py:8 \(RuntimeError: ", RuntimeError),
+        ("of_two", r"\(TypeError: of_two\(\) .* called as function\(\)", TypeError),
+    ],
+)
+def test_a_failure_has_its_place_in_the_users_code_and_its_cause(
+    name: str, place: str, cause: type[Exception]
+) -> None:
+    with pytest.raises(InputError, match=place) as refusal:
+        values(name)
+    assert type(refusal.value.__cause__) is cause and "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("memory", MemoryError),
+        ("device", torch.OutOfMemoryError),
+        ("infinite", LossError),
+    ],
+)
+def test_what_has_a_remedy_of_its_own_is_let_through(name: str, error: Any) -> None:
+    with pytest.raises(error):
+        values(name)
