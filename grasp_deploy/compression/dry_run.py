@@ -17,10 +17,12 @@ from grasp_deploy.checkpoint.read.loading import building, model_of, resolve_dev
 from grasp_deploy.checkpoint.read.source import resolve_config
 from grasp_deploy.checkpoint.read.validate import config_and_shape, refuse_quantised
 from grasp_deploy.compression.budget_options import budget_for, shape_within
+from grasp_deploy.compression.own_function import METHOD_CALL, own_function
 from grasp_deploy.compression.own_text import rows_at_once
 from grasp_deploy.compression.stage_memory import Way
 from grasp_deploy.compression.stages import MORE_TEXT, OWN_TEXT, passes_of, sequences_of
 from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.config.option import assigned
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.memory import memory_bytes
 from grasp_deploy.files.sizes import format_bytes, parse_bytes
@@ -84,6 +86,8 @@ def dry_run(config: CompressConfig, gpu_memory: str | None = None) -> DryRun:
             "--dry-run predicts budgets that are given, and a bound on the loss tries as many as "
             "it needs: give --keep"
         )
+    if not config.cuts_in_rounds:
+        own_function(assigned(config, "method"), METHOD_CALL)
     stated, shape = config_and_shape(resolve_config(config.model, config.revision))
     refuse_quantised(shape)
     check_positions(config.sequence_length, stated, "--sequence-length")

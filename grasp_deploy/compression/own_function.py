@@ -25,6 +25,8 @@ def own_function(option: str, call: str) -> Callable[..., Any]:
     module, name = _named(option)
     with _users_code(option, call):
         function = getattr(importlib.import_module(module), name)
+        if not callable(function):
+            raise TypeError(f"{name} is no function")
     return function
 
 

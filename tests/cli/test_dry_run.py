@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import assert_refused, grasp_deploy, tree
+from tests.tiny import MAGNITUDE
 
 ROOT = Path(__file__).parents[2]
 DOCS, CONFIGS = ROOT / "docs" / "compress.md", ROOT / "benchmarks" / "configs"
@@ -83,9 +84,12 @@ def test_the_documentation_states_what_recovery_takes(column: int, keep: str) ->
 
 
 def test_options_for_one_process_are_not_predicted_for_more() -> None:
-    words = ("--method", "mine:scores", "--gpu-memory", "80GiB", "--json")
+    words = ("--method", MAGNITUDE, "--gpu-memory", "80GiB", "--json")
     ended = grasp_deploy("compress", LLAMA_2_70B, *KEEP, *words)
     assert ended.code == 1 and len(json.loads(ended.stdout)["ways"]) == 1
+    for name in ("math:absent", "math:pi"):
+        ended = grasp_deploy("compress", LLAMA_2_70B, *KEEP, "--method", name)
+        assert_refused(ended, f"--method {name}")
 
 
 def test_this_machine_with_a_time(tiny_folder: Path, work: Path) -> None:
