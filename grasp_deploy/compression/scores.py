@@ -6,6 +6,7 @@ First scores decide the mask by themselves, or are what gates are learnt from.
 import time
 from collections import deque
 from collections.abc import Iterator
+from copy import deepcopy
 from functools import partial
 
 import torch
@@ -41,8 +42,10 @@ def _own_scores(frozen: FrozenModel, stages: Stages) -> StageResult:
     run, config = frozen.run, frozen.run.config
     option, size = assigned(config, "method"), run.budget.units.size
     on_batch = partial(stages.report, OWN_METHOD)
-    text = CalibrationText(run.blocks.train, config.batch_size, on_batch, config.seed)
-    scores = own_values(option, METHOD_CALL, size, frozen.model, run.budget, text)
+    # Copies: what a function does to them is not done to the run.
+    budget, sequences = deepcopy(run.budget), run.blocks.train.clone()
+    text = CalibrationText(sequences, config.batch_size, on_batch, config.seed)
+    scores = own_values(option, METHOD_CALL, size, frozen.model, budget, text)
     wrong = ~scores.float().isfinite()  # as the plan holds them
     if bool(wrong.any()):
         unit = int(wrong.nonzero()[0])

@@ -1,4 +1,4 @@
-"""A function of the user's own: what its failures say."""
+"""A function of the user's own: what it may change, and what its failures say."""
 
 import sys
 from pathlib import Path
@@ -8,9 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.own_function import own_values
 from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.objective import LossError
+from tests.compression.conftest import MakeConfig
 
 MODULE = """
 import torch
@@ -24,6 +26,11 @@ def of_two(one, two): return [1.0]
 def memory(): raise MemoryError
 def device(): raise torch.OutOfMemoryError("CUDA out of memory")
 def infinite(): raise LossError("the loss is nan")
+
+def fair(model, budget, text): return range(budget.units.size)
+def foul(model, budget, text):
+    for given in (budget.costs, budget.tie_order, text.sequences): given.zero_()
+    return fair(model, budget, text)
 """
 
 
@@ -69,3 +76,14 @@ def test_a_failure_has_its_place_in_the_users_code_and_its_cause(
 def test_what_has_a_remedy_of_its_own_is_let_through(name: str, error: Any) -> None:
     with pytest.raises(error):
         values(name)
+
+
+def test_what_a_method_does_to_its_budget_and_text_is_not_done_to_the_run(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    fair, foul = (
+        compress(make_config(keep=0.6, scale_epochs=0, method=f"my_own:{name}"), tmp_path / name)
+        for name in ("fair", "foul")
+    )
+    for part in ("budget", "fitted", "losses"):
+        assert foul.plan.provenance[part] == fair.plan.provenance[part]
