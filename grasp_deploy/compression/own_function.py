@@ -1,6 +1,8 @@
 """A function of the user's own: a cost or a method, named package.module:function."""
 
+import hashlib
 import importlib
+import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -45,6 +47,15 @@ def own_values(option: str, call: str, size: int, *arguments: Any) -> Tensor:
             f"units is needed, shape ({size},)"
         )
     return values
+
+
+def source_hash(option: str, call: str) -> str:
+    """SHA-256 of the file that the user's function is written in; "" where none can be read."""
+    function = own_function(option, call)
+    for written in (inspect.unwrap(function), sys.modules[_named(option)[0]]):
+        with suppress(OSError, TypeError):  # such as a functools.partial, which only a module holds
+            return hashlib.sha256("".join(inspect.findsource(written)[0]).encode()).hexdigest()
+    return ""
 
 
 def _named(option: str) -> tuple[str, str]:

@@ -24,7 +24,7 @@ from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.checkpoint.write.export import check_hashes, fitted_beside, fitted_tensor
 from grasp_deploy.checkpoint.write.sidecar_files import carried_over
 from grasp_deploy.compression.budget_options import KV_STAYS, budget_for, shape_within
-from grasp_deploy.compression.own_function import METHOD_CALL, own_function
+from grasp_deploy.compression.own_function import METHOD_CALL, source_hash
 from grasp_deploy.compression.ranks import by_lead, is_joined, refuse_differences, world
 from grasp_deploy.compression.resume import LARGER, Workspace
 from grasp_deploy.compression.run_options import FROM_DENSE, Start
@@ -61,6 +61,7 @@ class PreparedRun:
     text_hash: str  # SHA-256 of the text as read, before the model writes its own
     end_token: int | None = None  # with which its tokenizer ends texts
     start: Start = FROM_DENSE
+    method_hash: str | None = None  # of the source of the user's own method
 
     @cached_property
     def inputs(self) -> dict[str, Any]:
@@ -70,6 +71,8 @@ class PreparedRun:
             "calibration tokens": self.text_hash,
             "costs": digest_of(self.budget.costs),
         }
+        if self.method_hash is not None:
+            hashes["code of the method"] = self.method_hash
         if self.start.mask is not None:
             hashes[LARGER] = digest_of(self.start.mask)
         if self.start.checkpoint is not None:
@@ -191,8 +194,7 @@ def prepare(
     begun = start.dtype or by_lead(lambda: resumed and Workspace.saved_dtype(resumed, config))
     dtype = begun or by_lead(lambda: wanted_dtype(base.shape.dtype, device, config.dtype))
     budget = budget_for(config, base.shape, device)
-    if not config.cuts_in_rounds:
-        _check_method(config)
+    method_hash = None if config.cuts_in_rounds else _method_hash(config)
     tokenizer = load_tokenizer(source.directory)
 
     def given() -> Blocks:
@@ -219,6 +221,7 @@ def prepare(
         digest_of(torch.cat(known)),
         tokenizer.eos_token_id,
         start if start.mask is None else replace(start, mask=start.mask.to(device)),
+        method_hash,
     )
     _check_heldout(run)
     if base.shape.experts_per_token:
@@ -252,15 +255,18 @@ def _check_experts(run: PreparedRun) -> None:
         logger.warning("experts stay as they are: least squares refits o_proj alone")
 
 
-def _check_method(config: CompressConfig) -> None:
-    """Raise InputError if the user's own method cannot be imported, or under several processes."""
+def _method_hash(config: CompressConfig) -> str:
+    """SHA-256 of the source of the user's own method.
+
+    Raises InputError if it cannot be imported, or under several processes.
+    """
     option = assigned(config, "method")
     if is_joined():
         raise InputError(
             f"{option} is called with whole weights, which several processes divide: choose "
             f"{' or '.join(METHODS)}, or start without torchrun"
         )
-    own_function(option, METHOD_CALL)
+    return source_hash(option, METHOD_CALL)
 
 
 def _check_ranks(run: PreparedRun) -> None:

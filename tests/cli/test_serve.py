@@ -20,10 +20,11 @@ from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.engine.serve import free_port
 from tests.cli.command import SHORT, assert_refused, document, grasp_deploy, needs_vllm
 from tests.installed import pretend
-from tests.tiny import MAGNITUDE, save_tiny
+from tests.tiny import save_tiny
 
 TEXT = ("--calibration", "text.txt", "--keep", "0.6")
 COSTS = "def f(units, shape): return [1.0 for i in range(units.size)]"
+METHOD = "def f(model, budget, text): return range(budget.units.size)"
 
 
 def test_vllm_is_not_installed(pruned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +47,8 @@ def test_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_tiny("llama", tmp_path / "model")
     (tmp_path / "text.txt").write_text("The quick brown fox jumps over the lazy dog. " * 100)
     (tmp_path / "up_costs.py").write_text(COSTS)
-    schedule: dict[str, Any] = {"sequences": 4, "sequence_length": 16, "method": MAGNITUDE}
+    (tmp_path / "up_method.py").write_text(METHOD)
+    schedule: dict[str, Any] = {"sequences": 4, "sequence_length": 16, "method": "up_method:f"}
     text, cost = ("text.txt",), "up_costs:f"
     config = CompressConfig("model", keep=0.6, calibration=text, cost=cost, **schedule)
     output = default_output(config)
@@ -63,6 +65,9 @@ def test_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(up_costs, "f", lambda units, shape: [1.0 + i for i in range(units.size)])
         assert not is_done(config, output)
+    (tmp_path / "up_method.py").write_text(METHOD.replace("range(", "range(1, 1 + "))
+    assert not is_done(config, output)
+    (tmp_path / "up_method.py").write_text(METHOD)
     (tmp_path / "text.txt").rename(tmp_path / "old.txt")
     (tmp_path / "text.txt").write_text("A slow red hen walks around the busy cat. " * 100)
     assert not is_done(config, output)

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from grasp_deploy.compression.compress import compress
-from grasp_deploy.compression.own_function import own_values
+from grasp_deploy.compression.own_function import own_values, source_hash
 from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.objective import LossError
 from tests.compression.conftest import MakeConfig
 
 MODULE = """
-import torch
+import functools, torch
 from grasp_deploy.pruning.objective import LossError
 
 @torch.no_grad()
@@ -23,6 +23,7 @@ def wrapped(): return {}["x"]
 def lines(): raise ValueError("first\\nsecond")
 def inside(): return torch.ones(2) + torch.ones(3)
 def of_two(one, two): return [1.0]
+partly = functools.partial(of_two, 1, 2)
 def memory(): raise MemoryError
 def device(): raise torch.OutOfMemoryError("CUDA out of memory")
 def infinite(): raise LossError("the loss is nan")
@@ -87,3 +88,16 @@ def test_what_a_method_does_to_its_budget_and_text_is_not_done_to_the_run(
     )
     for part in ("budget", "fitted", "losses"):
         assert foul.plan.provenance[part] == fair.plan.provenance[part]
+
+
+@pytest.mark.parametrize("name", ["wrapped", "lines", "partly"])
+def test_the_code_of_a_function_is_its_file(name: str, module: Path) -> None:
+    def now() -> str:
+        return source_hash(f"--method my_own:{name}", "function()")
+
+    before = now()
+    module.write_text(f"{MODULE}# changed")
+    assert before != now()
+    module.write_text(MODULE)
+    assert before == now()
+    assert before != source_hash("--method math:sqrt", "function()") == ""
