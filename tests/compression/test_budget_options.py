@@ -187,7 +187,7 @@ def test_only_channels_go_where_only_some_layers_see_a_window(costs_module: None
         ("my_costs:negative", "returned -1.0 for unit 5: costs are 0, or from 1e-09 "),
         ("my_costs:undefined", "returned nan for unit 0"),
         ("my_costs:far_apart", r"returned 1.0 for unit 0: .* from 1e\+08"),
-        ("my_costs:failing", r"my_costs.py:12 \(RuntimeError: here\)"),
+        ("my_costs:failing", r"my_costs.py:13 \(RuntimeError: here\)"),
         ("my_costs:absent", "AttributeError"),
     ],
 )
