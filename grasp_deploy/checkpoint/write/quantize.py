@@ -112,7 +112,8 @@ def quantize(
                 pass  # raises for damaged weights before hours of learning
             assert group is not None, "text is for 4-bit weights"
             learnt = learnt_rounding(directory, model.shape.dtype, group, token_ids)
-        for name, path in (_beside(model) if plan else {}).items():
+        code = REMOTE_CODE if model.shape.pruned else {}  # that `auto_map` names
+        for name, path in (_beside(model) if plan else code).items():
             shutil.copyfile(path, staging / name)
         write_json(staging / "config.json", _config(model, preset, chosen))
         if plan is None:

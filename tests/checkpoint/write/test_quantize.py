@@ -173,14 +173,19 @@ def test_a_dense_folder_and_columns_that_no_group_divides(tmp_path: Path) -> Non
     assert tree(tmp_path) == before
 
 
-def test_the_copy_states_the_dtype_of_its_tensors_and_no_code(tmp_path: Path) -> None:
-    """vLLM computes in the one that is stated."""
+def test_the_copy_states_the_dtype_of_its_tensors_and_no_code_but_ours(tmp_path: Path) -> None:
+    """vLLM computes in the one that is stated. A pruned folder may have lost its plan."""
     save_tiny("llama", tmp_path / "dense", dtype=torch.bfloat16)
     edit_json(tmp_path / "dense/config.json", dtype="float16", torch_dtype="float16")
     edit_json(tmp_path / "dense/config.json", auto_map={"AutoConfig": "org/code--file.Class"})
     quantize(tmp_path / "dense", "int8", tmp_path / "int8")
     config = read_config(tmp_path / "int8")
     assert config["dtype"] == "bfloat16" and not {"torch_dtype", "auto_map"} & config.keys()
+    export(random_plan(tmp_path / "dense"), tmp_path / "dense", tmp_path / "cut")
+    (tmp_path / "cut/plan.grasp").unlink()
+    quantize(tmp_path / "cut", "int8", tmp_path / "copy")
+    for code in read_config(tmp_path / "copy")["auto_map"].values():
+        assert (tmp_path / "copy" / code.partition(".")[0]).with_suffix(".py").is_file()
 
 
 def test_groups_lie_whole_on_each_worker_that_the_plan_is_for(tmp_path: Path) -> None:
