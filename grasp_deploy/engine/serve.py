@@ -139,6 +139,12 @@ def _check_shape(
     if not (rope_of(config).factor or allowed in ("1", "true")):  # as vLLM reads it
         check_positions(flags.max_model_len, config, "--max-model-len")
     _check_parallel(shape, flags, platform)
+    stated = config.get("quantization_config") or {}
+    if flags.enable_lora and platform == "cpu" and stated.get("format") == "int-quantized":
+        raise InputError(
+            "vLLM's CPU build takes no adapters over INT8: leave --enable-lora out, or quantize "
+            "with --scheme fp8 or w4a16"
+        )
     check_vllm_runs(shape, platform, remote_code=flags.trust_remote_code)
 
 

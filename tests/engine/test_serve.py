@@ -21,7 +21,6 @@ from grasp_deploy.engine.serve import (
     cpu_cache_bytes,
     free_port,
     running_server,
-    serve,
 )
 from grasp_deploy.errors import ChildError, InputError
 from tests.cli.command import edit_json
@@ -108,6 +107,7 @@ def test_what_is_served_has_the_weights_dtype_unless_they_are_quantised(
     edit_json(tmp_path / "dense" / "config.json", dtype="float32")
     assert serve_command(tmp_path / "dense", [], "cuda")[-2:] == ["--dtype", "bfloat16"]
     quantize(tmp_path / "dense", "int8", tmp_path / "int8")
+    assert "INT8" in refusal(tmp_path / "int8", "--enable-lora")
     assert "--dtype" not in serve_command(tmp_path / "int8", [], "cuda")
     for rate, served in ((0.005, "float32"), (0.5, "bfloat16")):
         monkeypatch.setattr(cpu, "bfloat16_rate", lambda rate=rate: rate)
@@ -224,9 +224,9 @@ def test_serve_becomes_a_guard_of_the_server(
     monkeypatch.setattr(os, "execve", lambda _, command, __: calls.append(command))
     arguments = with_port("--kv-cache-memory-bytes", "9", "--api_key=secret3==", *given)
     with pytest.raises(InputError, match="no such folder"):
-        serve(model / "absent", arguments)
+        module.serve(model / "absent", arguments)
     assert not calls, "refused before anything starts"
-    serve(model, arguments)
+    module.serve(model, arguments)
     server = [*serve_command(model, arguments, "cpu"), *added]
     assert calls == [[sys.executable, "-P", "-m", "grasp_deploy.engine.child", grace, *server]]
     printed = capsys.readouterr().err
@@ -253,7 +253,7 @@ def test_serving_repeats_what_the_card_objects_to(
     monkeypatch.setattr(os, "execve", lambda *_: None)
     folder = shutil.copytree(model, tmp_path / "model")
     (folder / "quality.json").write_text(text)
-    serve(folder, with_port("--kv-cache-memory-bytes", "9"))
+    module.serve(folder, with_port("--kv-cache-memory-bytes", "9"))
     assert ("by its card this model is broken: it loses 1 nat." in capsys.readouterr().err) is warns
 
 
