@@ -26,7 +26,7 @@ from grasp_deploy.checkpoint.write.export import layer_and_tail
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import write_files
 from grasp_deploy.files.json_files import read_json, typed, write_json
-from grasp_deploy.files.outputs import refuse_existing, staged_directory
+from grasp_deploy.files.outputs import staged_directory
 from grasp_deploy.files.tensors import file_of, read_tensors
 from grasp_deploy.pruning.layout import PRUNABLE_LINEARS
 from grasp_deploy.pruning.slicing import cut_tensor, layer_cut
@@ -83,7 +83,6 @@ def cut_adapter(adapter: Path, pruned: Path, output: Path) -> tuple[int, int, bo
     """
     if output.exists():
         raise InputError(f"the output {output} exists: name another folder, or move it away")
-    refuse_existing(output, overwrite=False)
     pruned = pruned.parent if pruned.is_file() else pruned  # the user may name the plan in it
     plan, dense = _plan_and_dense(pruned)
     lora, pairs = read_adapter(adapter, dense)
@@ -99,7 +98,8 @@ def cut_adapter(adapter: Path, pruned: Path, output: Path) -> tuple[int, int, bo
     with staged_directory(output, size_bytes=sum(map(len, content))) as staging:
         write_json(staging / ADAPTER_FILE, config)
         write_files({staging / WEIGHTS_FILE: content})
-    return len(pairs), max(lora.r, *map(lora.rank_of, pairs)), not plan.fitted
+    # vLLM makes room for every rank that is stated, also of modules that are not there.
+    return len(pairs), max([lora.r, *lora.rank_pattern.values()]), not plan.fitted
 
 
 def _plan_and_dense(pruned: Path) -> tuple[Plan, ModelShape]:

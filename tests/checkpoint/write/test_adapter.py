@@ -99,7 +99,8 @@ def test_the_command(work: None) -> None:
 
 def test_the_command_makes_room_for_ranks_over_16(work: None) -> None:
     adapted(load(Path("dense")), Path("adapter"), rank_pattern={"up_proj": 33})
-    assert "--max-loras 2 --max-lora-rank 64" in grasp_deploy(*COMMAND).stdout
+    edit_json(Path("adapter", CONFIG), rank_pattern={"up_proj": 33, "absent_proj": 65})
+    assert "--max-loras 2 --max-lora-rank 128" in grasp_deploy(*COMMAND).stdout
 
 
 def test_of_refitted_weights_it_is_called_an_approximation(
