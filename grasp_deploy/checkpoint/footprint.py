@@ -39,8 +39,8 @@ Total = Annotated[int, Meta(ge=1, le=2**62)]
 class Footprint(Struct, frozen=True, omit_defaults=True):
     """Sizes that follow from a model's shape; the last two only if a memory size is given.
 
-    `weight_bytes` of a quantised model are those of its files, or of plain weights where only its
-    config.json was read.
+    `weight_bytes` of a quantised model are those of its files, its embeddings in `dtype`, or of
+    plain weights where only its config.json was read.
 
     `cached_tokens_that_fit` is what the memory holds beside the weights, before activations and
     the server's own needs.

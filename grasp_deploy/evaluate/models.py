@@ -45,7 +45,7 @@ def bench_models(
     models = []
     for name, label in zip(names, _labels(names), strict=True):
         path, shape = _path_and_shape(name, random_weights)
-        shape = shape if dtype == "auto" else replace(shape, dtype=dtype)
+        shape = shape if dtype == "auto" else _computed_in(shape, dtype)
         models.append(BenchModel(label, path, shape, random_weights))
     return models
 
@@ -87,6 +87,14 @@ def _path_and_shape(name: str, random_weights: bool) -> tuple[Path, ModelShape]:
             f"{path} holds no weights (.safetensors): for its shape alone give --random-weights"
         )
     return path, validate.read_folder(path).shape
+
+
+def _computed_in(shape: ModelShape, dtype: str) -> ModelShape:
+    """The shape in another dtype, to which embedding and head of a quantised model are widened."""
+    ends = (2 - shape.tied_embeddings) * shape.vocab_size * shape.hidden_size
+    made = replace(shape, dtype=dtype)
+    more = ends * (made.bytes_per_parameter - shape.bytes_per_parameter)
+    return replace(made, stored_bytes=shape.stored_bytes and shape.stored_bytes + more)
 
 
 def _labels(names: Sequence[str]) -> list[str]:

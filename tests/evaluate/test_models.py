@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from grasp_deploy.checkpoint.write.quantize import quantize
 from grasp_deploy.evaluate.models import bench_models
 
 
@@ -27,3 +28,17 @@ def test_models_of_one_name_get_that_of_their_folder(
         shutil.copy(demo_model / "config.json", path)
     models = bench_models([str(tmp_path / place) for place in places], random_weights=True)
     assert [m.name for m in models] == [n.replace("PLACE", tmp_path.name) for n in names]
+
+
+def test_of_a_quantised_model_another_dtype_widens_the_embeddings_alone(
+    demo_model: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("compressed_tensors", reason="compressed-tensors comes with vLLM")
+    quantize(demo_model, "int8", tmp_path / "int8")
+    stored, wide = (
+        bench_models([str(tmp_path / "int8")], dtype=dtype)[0].shape
+        for dtype in ("auto", "float32")
+    )
+    assert (stored.dtype, stored.tied_embeddings) == ("bfloat16", True)
+    table_bytes = 2 * stored.vocab_size * stored.hidden_size
+    assert wide.weight_bytes == stored.weight_bytes + table_bytes
