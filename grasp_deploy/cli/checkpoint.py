@@ -58,7 +58,8 @@ def _print_inspected(record: dict[str, Any]) -> None:
     else:
         stdout.print(footprint_table({"dense": record}))
     if "quantization" in record:
-        absent = ", sized as if plain: no weight files are here" * ("as_if_plain" in record)
+        absent = ", sized as if plain by config.json alone: name a folder that holds its weights"
+        absent *= "as_if_plain" in record
         print_line(f"quantised by {record['quantization']}{absent}")
     for name in PARALLEL:
         if name in record:

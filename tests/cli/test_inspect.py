@@ -62,6 +62,7 @@ def test_only_a_quantised_model_without_its_files_is_sized_as_if_plain(
         assert ("as_if_plain" in document("inspect", "int8", "--json")) is not is_there
         said = grasp_deploy("inspect", "int8").stdout
         assert "compressed-tensors" in said and ("as if plain" in said) is not is_there
+        assert "name a folder" in grasp_deploy("inspect", "int8/config.json").stdout
         (work / "int8" / "model.safetensors").unlink(missing_ok=True)
 
 
