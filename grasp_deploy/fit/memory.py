@@ -81,12 +81,13 @@ class Fit:
     @property
     def verdict(self) -> str:
         """The next step, in one sentence."""
+        unpruned, before = ("", "") if self.shape.pruned else (" unpruned,", " before you prune")
         if self.fits:
             command = self.command(self.offers[0])
-            return f"{self.model} fits as it is: serve it unpruned, by {command}"
+            return f"{self.model} fits as it is: serve it{unpruned} by {command}"
         fitting = [offer for offer in self.offers if offer.fits]
         if any(offer.keep is None for offer in fitting):
-            return "Quantising is enough: see what it costs on text of yours before you prune."
+            return f"Quantising is enough: see what it costs on text of yours{before}."
         told = "Quantising alone is not enough."
         if self.impossible is not None:
             which = "it fits only if it is pruned and quantised" if fitting else "no budget fits"

@@ -52,6 +52,13 @@ def test_a_dry_run_needs_no_weights_and_says_by_its_code_if_anything_fits(
     assert sorted(path.name for path in config.parent.iterdir()) == ["model.json", "text.txt"]
 
 
+def test_a_pruned_model_is_not_called_unpruned(pruned: Path) -> None:
+    for memory, words in (("1GiB", "fits as it is"), ("6.3MiB", "Quantising is enough")):
+        options = (*SMALL, "--gpu-memory", memory, "--dry-run", "--json")
+        verdict = document("fit", pruned, *options)["verdict"]
+        assert words in verdict and "prune" not in verdict.replace(str(pruned), "")
+
+
 def test_the_commands_name_a_folder(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That of a config.json; any other file stands for a model that lies elsewhere."""
     monkeypatch.chdir(config.parent)
