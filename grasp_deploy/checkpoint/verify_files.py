@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, load_plan, pruned_shape
-from grasp_deploy.checkpoint.read.source import INDEX_FILE, listed
+from grasp_deploy.checkpoint.read.source import INDEX_FILE, REMOTE_CODE_FILES, listed
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.checkpoint.write.shards import index_of
 from grasp_deploy.checkpoint.write.sidecar_files import (
@@ -33,7 +33,10 @@ class NotProven(Exception):
 
 
 def check_files(directory: Path) -> str:
-    """Compare all files with the manifest; Difference for one that is changed, missing or extra."""
+    """Compare all files with the manifest; Difference for one that is changed, missing or extra.
+
+    Raises NotProven for missing remote code, which nothing here fetches from the hub.
+    """
     stated = manifest_of(directory)
     if not stated:
         told = "cannot be read, or names no file, or one outside of its folder"
@@ -41,11 +44,19 @@ def check_files(directory: Path) -> str:
     there = {path.name for path in directory.iterdir() if not path.name.startswith(".")}
     if unknown := sorted(there - {*stated, MANIFEST_FILE}):
         raise Difference(f"{unknown[0]} is there and {MANIFEST_FILE} does not name it")
-    for name in changed_files(directory, stated):
+    for name in changed_files(directory, stated, REMOTE_CODE_FILES):
         is_there = kind_of(directory / name) == "file"
         state = f"has another SHA-256 than {MANIFEST_FILE} states" if is_there else "is missing"
         raise Difference(f"{name:.60} {state}")
+    if absent := _absent_code(directory):
+        raise NotProven(f"missing, as it is never fetched from the hub: {listed(absent)}")
     return f"{len(stated)} files have the SHA-256 that {MANIFEST_FILE} states"
+
+
+def _absent_code(directory: Path) -> list[str]:
+    """Remote code that a manifest names and its folder lacks."""
+    named = manifest_of(directory)
+    return [n for n in REMOTE_CODE_FILES if n in named and kind_of(directory / n) is None]
 
 
 def check_shapes(directory: Path) -> str:
@@ -77,7 +88,8 @@ def check_companions(pruned: StoredModel, plan: Plan, base: StoredModel | None) 
             config = pruned_config(base.config, pruned_shape(plan, base.shape))
             write_sidecar_files(made, base.directory, plan, config)
         written = sorted(path.name for path in made.iterdir())
-        odd = {n: told for n in written if (told := _unlike(directory / n, made / n))}
+        judged = [name for name in written if name not in _absent_code(directory)]
+        odd = {n: told for n in judged if (told := _unlike(directory / n, made / n))}
     copies = carried_over(directory).keys()
     known = {*written, *files.values(), INDEX_FILE, PLAN_FILE, *WITNESSES}
     known |= copies if base is None else set()
@@ -95,7 +107,7 @@ def check_companions(pruned: StoredModel, plan: Plan, base: StoredModel | None) 
             "beyond classes, sizes and dtype"
         )
     witnesses = [name for name in WITNESSES if (directory / name).is_file()]
-    detail = f"{len(written) + 1} files beside the weights are what an export of the plan writes"
+    detail = f"{len(judged) + 1} files beside the weights are what an export of the plan writes"
     return (
         f"{detail}; only {MANIFEST_FILE} vouches for {listed(witnesses)}" if witnesses else detail
     )

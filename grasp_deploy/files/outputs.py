@@ -5,7 +5,7 @@ import fcntl
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -191,10 +191,13 @@ def manifest_of(directory: Path) -> dict[str, Any]:
     return named if all(n == Path(n).name and n.isprintable() for n in named) else {}
 
 
-def changed_files(directory: Path, stated: Mapping[str, str]) -> list[str]:
-    """The files of a manifest that are missing from a folder, or have another SHA-256 there."""
+def changed_files(
+    directory: Path, stated: Mapping[str, str], may_lack: Sequence[str] = ()
+) -> list[str]:
+    """The files of a manifest that have another SHA-256 in a folder, or are missing and may not."""
     paths = {name: directory / name for name in stated}
-    return [n for n, path in paths.items() if kind_of(path) != "file" or sha256(path) != stated[n]]
+    kinds = {n: kind_of(p) for n, p in paths.items() if n not in may_lack or kind_of(p)}
+    return [n for n, kind in kinds.items() if kind != "file" or sha256(paths[n]) != stated[n]]
 
 
 def refuse_inside_checkpoint(output: Path) -> None:

@@ -184,7 +184,10 @@ def test_files_and_manifest(pruned: Path) -> None:
     (pruned / "extra.py").rename(pruned / "modeling_grasp.py")
     assert "another SHA-256" in " ".join(grasp_deploy("verify", pruned).stdout.split())
     (pruned / "modeling_grasp.py").unlink()
-    assert_broken(pruned, "files", "modeling_grasp.py is missing")
+    first, *_ = document("verify", pruned, "--json", code=3)["checks"]
+    assert first["outcome"] == "not proven" and "modeling_grasp.py" in first["detail"]
+    (pruned / "tokenizer.json").unlink()
+    assert_broken(pruned, "files", "tokenizer.json is missing")
     for content in ("{", '{"sha256": 1}', '{"sha256": {}}'):
         (pruned / "manifest.json").write_text(content)
         assert_broken(pruned, "files", "manifest.json cannot be read")

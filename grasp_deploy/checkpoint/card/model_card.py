@@ -21,7 +21,7 @@ from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_pruned, load_pla
 from grasp_deploy.checkpoint.read.validate import read_folder
 from grasp_deploy.data.source import TextSource, display_name
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.disk import read_text, readable_disk_errors, sync, write_files
+from grasp_deploy.files.disk import kind_of, read_text, readable_disk_errors, sync, write_files
 from grasp_deploy.files.json_files import as_json, read_json, typed
 from grasp_deploy.files.outputs import MANIFEST_FILE, changed_files, lock_of, locked, manifest_of
 from grasp_deploy.pruning.units import UnitTable
@@ -260,12 +260,12 @@ def intact_plan(directory: Path, may_lack: Sequence[str] = ()) -> Plan:
     for name in RENEWED:
         if (directory / name).is_dir():
             raise InputError(f"{directory / name} is a folder where a file belongs: move it away")
-    changed = changed_files(directory, {PLAN_FILE: "", **lasting_files(directory)})
-    if changed := [n for n in changed if n not in may_lack or (directory / n).exists()]:
-        raise InputError(
-            f"{directory / changed[0]} is not the file that {MANIFEST_FILE} states, so this is "
-            "another model: export the checkpoint again from its plan"
-        )
+    changed = changed_files(directory, {PLAN_FILE: "", **lasting_files(directory)}, may_lack)
+    missing = [name for name in (MANIFEST_FILE, *changed) if kind_of(directory / name) is None]
+    if odd := [*missing, *changed]:
+        told = f"is not the file that {MANIFEST_FILE} states, so this is another model"
+        told = "is missing" if missing else told
+        raise InputError(f"{directory / odd[0]} {told}: export the checkpoint again from its plan")
     return load_plan(directory / PLAN_FILE)
 
 

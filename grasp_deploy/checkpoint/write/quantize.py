@@ -151,11 +151,12 @@ def difference(directory: Path, plain: Path) -> tuple[str, int]:
         return "config.json", 0
     beside, own = _beside(model), {CARD_FILE, QUALITY_FILE, MANIFEST_FILE, INDEX_FILE}
     own |= {path.name for path in stored.files.values()}
-    if foreign := sorted(manifest_of(directory).keys() - beside.keys() - own):
-        return foreign[0], 0
+    if odd := sorted((manifest_of(directory).keys() - own) ^ beside.keys()):
+        return odd[0], 0
     for name, path in beside.items():
         there = directory / name
-        if name != "config.json" and not (there.is_file() and sha256(there) == sha256(path)):
+        same = sha256(there) == sha256(path) if there.is_file() else name in REMOTE_CODE
+        if name != "config.json" and not same:
             return name, 0
     for made in _quantised(model, chosen, preset, lambda done, total: None, {}):
         found = {name: read_tensor(left.pop(name), name) for name in made if name in left}

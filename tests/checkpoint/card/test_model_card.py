@@ -247,3 +247,7 @@ def test_a_changed_file_is_found_and_not_blessed(folder: Path) -> None:
     renew_card(folder, plan, record(), lasting_files(folder))
     assert manifest_of(folder)["generation_config.json"] == stated
     assert check_files(folder)[0] == "wrong"
+    for name in ("generation_config.json", "manifest.json"):
+        (folder / name).unlink()
+        with pytest.raises(InputError, match=f"{name} is missing"):
+            intact_plan(folder)
