@@ -97,7 +97,7 @@ def compress_command(
     if as_json:
         print_json(record)
     elif config.family:
-        print_family(record["members"], output)
+        print_family(record["members"], config, output)
     else:
         print_compressed(record, config)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
-from grasp_deploy.checkpoint.card.quality_verdict import BROKEN_NATS, DROP_IN_NATS, FEW_TOKENS
+from grasp_deploy.checkpoint.card.quality_verdict import BROKEN_NATS, DROP_IN_NATS, few
 from grasp_deploy.cli.console import print_line, stdout
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.stats.wording import amount, listed
@@ -15,14 +15,14 @@ from grasp_deploy.stats.wording import amount, listed
 MORE_RECOVERY = " More tokens of recovery may bring it nearer to the dense model."
 
 
-def print_family(members: Sequence[dict[str, Any]], output: Path) -> None:
+def print_family(members: Sequence[dict[str, Any]], config: CompressConfig, output: Path) -> None:
     """Print a row for the dense model and for each member, and where they lie."""
     from grasp_deploy.report.tables import figure_table
 
     heads = ("model", "weights,\nMiB", "KV bytes\nper token", "held-out\nloss", "above\ndense")
-    notes = ["loss in nats per token on held-out calibration text"]
-    table = figure_table("Family of budgets", heads, notes)
-    dense_loss = members[0]["heldout_loss_dense"]
+    dense_loss, tokens = (members[0][name] for name in ("heldout_loss_dense", "heldout_tokens"))
+    note = f"loss in nats per token on {_heldout(tokens, config)}{few(tokens)}"
+    table = figure_table("Family of budgets", heads, [note] if tokens else [])
     rows = [("dense", members[0]["dense"], dense_loss)]
     rows += [(Path(m["output"]).name, m, _finished_loss(m)) for m in members]
     for name, size, loss in rows:
@@ -34,8 +34,8 @@ def print_family(members: Sequence[dict[str, Any]], output: Path) -> None:
     stdout.print(table)
     if broken:
         print_line(
-            f"{', '.join(broken)} lost {BROKEN_NATS} nats or more even on the kind of text that it "
-            "learnt from: measure before you serve, or keep more"
+            f"{listed(broken)} lost {BROKEN_NATS} nats or more even on the calibration's kind of "
+            "text: measure before you serve, or keep more"
         )
     name = shlex.quote(str(output / whole[-1])) if whole else ""
     serve = f"; serve a member: grasp-deploy serve {name}" if whole else ""
@@ -44,8 +44,6 @@ def print_family(members: Sequence[dict[str, Any]], output: Path) -> None:
 
 def print_compressed(record: dict[str, Any], config: CompressConfig) -> None:
     """Print what was kept, its footprint, the loss on held-out text, and how to serve it."""
-    from grasp_deploy.data import calibration_sources
-    from grasp_deploy.data.mixture import shares
     from grasp_deploy.report.tables import footprint_table, layer_table, time_table
 
     stdout.print(layer_table(record["dense"], record))
@@ -65,17 +63,13 @@ def print_compressed(record: dict[str, Any], config: CompressConfig) -> None:
         stdout.print(time_table(record["time"]))
     loss = _finished_loss(record)
     if loss is not None:
-        recovered = f", {loss:.3f} recovered" if "recovery" in record else ""
-        sources = calibration_sources(config.calibration)
-        counts = shares([source.weight for source in sources], config.sequences)
-        # A text of one sequence holds nothing out.
-        is_own = all(s.is_own or n < 2 for s, n in zip(sources, counts, strict=True))
-        what = "of the model's own text, which flatters" if is_own else "of calibration text"
+        recovered = f", {loss:.3f} recovered" if record.get("recovery") else ""
+        tokens = record["heldout_tokens"]
         print_line(
-            f"loss on {record['heldout_tokens']:,} held-out tokens {what}, nats per token: "
+            f"loss on {_heldout(tokens, config)}, nats per token: "
             f"{record['heldout_loss_dense']:.3f} dense, {record['heldout_loss_pruned']:.3f} "
-            f"pruned{recovered}{_few(record['heldout_tokens'])}; other text may lose more: "
-            "grasp-deploy evaluate compare"
+            f"pruned{recovered}{few(tokens)}; other text may lose more: grasp-deploy evaluate "
+            "compare"
         )
     if "recovery" in record:
         print_line(_recovery_sentence(record["recovery"]))
@@ -98,7 +92,7 @@ def print_recovered(record: dict[str, Any]) -> None:
     print_line(
         f"loss on {won['heldout_tokens']:,} held-out tokens, nats per token: "
         f"{won['loss_dense']:.3f} dense, {won['loss_before']:.3f} before, {won['loss_after']:.3f} "
-        f"recovered{_few(won['heldout_tokens'])}; other text may lose more: grasp-deploy evaluate "
+        f"recovered{few(won['heldout_tokens'])}; other text may lose more: grasp-deploy evaluate "
         "compare"
     )
     lost = won["loss_after"] - won["loss_dense"]
@@ -142,9 +136,17 @@ def _print_ending(output: str, lost: float, command: str, advice: str) -> None:
         print_line(f"wrote {output}; serve it: {command}")
 
 
-def _few(tokens: int) -> str:
-    """A warning where a loss is that of few tokens."""
-    return " (so few tokens tell little)" if tokens < FEW_TOKENS else ""
+def _heldout(tokens: int, config: CompressConfig) -> str:
+    """The text that losses are stated on, and whether it flatters."""
+    from grasp_deploy.data import calibration_sources
+    from grasp_deploy.data.mixture import shares
+
+    sources = calibration_sources(config.calibration)
+    counts = shares([source.weight for source in sources], config.sequences)
+    # A text of one sequence holds nothing out.
+    is_own = all(s.is_own or n < 2 for s, n in zip(sources, counts, strict=True))
+    what = "the model's own text, which flatters" if is_own else "calibration text"
+    return f"{tokens:,} held-out tokens of {what}"
 
 
 def _finished_loss(record: dict[str, Any]) -> float | None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -85,11 +86,16 @@ def test_what_a_bound_a_family_and_a_recovery_came_to(
 
     dense = {**record, "heldout_loss_dense": 2.0}
     won, lost = ({**dense, "output": f"out/{x}", "heldout_loss_pruned": x} for x in (1.75, 2.7))
-    text = said(print_family, [won, lost], Path("out"))
+    text = said(print_family, [won, lost], config, Path("out"))
+    flatters = "on 16 held-out tokens of the model's own text, which flatters (so few tokens tell"
+    assert flatters in text
+    assert flatters.replace("the model's own text, which flatters", "calibration text") in said(
+        print_family, [won], replace(config, calibration=("a.txt",)), Path("out")
+    )
     assert "1.750" in text and "-0.250" in text and "+0.700" in text
     assert "2.7 lost 0.5 nats or more" in text
     assert "wrote out; serve a member: grasp-deploy serve out/1.75" in text
-    assert "serve a member" not in said(print_family, [lost], Path("out"))
+    assert "serve a member" not in said(print_family, [lost], config, Path("out"))
 
     healed = {**record, "recovery": {**HEALING, "heldout_tokens": 99, "seconds": 1.0}}
     text = said(print_recovered, healed)

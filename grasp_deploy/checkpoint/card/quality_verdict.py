@@ -93,6 +93,11 @@ def _bounds(row: Row, corpora: int) -> tuple[float, float, str]:
     return nats - below, nats + above, said
 
 
+def few(tokens: int) -> str:
+    """A warning where a loss is that of few tokens."""
+    return " (so few tokens tell little)" if tokens < FEW_TOKENS else ""
+
+
 def margin(samples: int, comparisons: int = 1) -> float:
     """Standard errors beyond which a mean over so many samples is not noise."""
     if samples < 2:
