@@ -137,7 +137,9 @@ def _smallest_within(run: PreparedRun, workspace: Workspace, options: RunOptions
     assert bound is not None, "the config asks for it"
     steps = range(1, math.ceil(1 / Fraction(str(share))))  # of a decimal, as for the budget
     keeps = [1.0, *(round(1 - step * share, 6) for step in steps)]
-    possible = [keep for keep in keeps if keep * run.budget.total_cost >= run.budget.smallest_limit]
+    least = Fraction(run.budget.smallest_limit) / Fraction(run.budget.total_cost)
+    floor = max(1, math.ceil(10_000 * least)) / 1e4  # the last, though no whole step leads there
+    possible = [*(keep for keep in keeps if keep > floor), floor]
     holds, breaks, start = 0, len(possible), _shared(run, workspace)  # places in the list
     held: Plan | None = None
     broke: Plan | None = None

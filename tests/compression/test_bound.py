@@ -72,14 +72,16 @@ def test_a_killed_run_goes_on_to_the_same_checkpoint(
     assert contents(output) == contents(made.output)
 
 
-@pytest.mark.parametrize(("step", "last"), [(0.3, 0.1), (0.4, 0.2)])
-def test_a_step_that_does_not_divide_1_reaches_the_smallest_budget(
-    step: float, last: float, make_config: MakeConfig, tmp_path: Path
+@pytest.mark.parametrize("step", [0.4, 0.5])
+def test_no_step_is_too_wide_to_reach_the_smallest_budget(
+    step: float, make_config: MakeConfig, tmp_path: Path
 ) -> None:
     quick = {"scale_epochs": 0, "rounds": 1, "method": "progressive", "targets": "ffn"}
     config = make_config(max_loss=90.0, bound_step=step, **quick)
-    made = compress_within(config, RunOptions(tmp_path / "out"))
-    assert compression_record(made)["bound"]["keep"] == last
+    record = compression_record(compress_within(config, RunOptions(tmp_path / "out")))
+    assert record["bound"]["keep"] < 0.2 and record["bound"]["next"] is None
+    with pytest.raises(InputError, match=f"smallest possible is --keep {record['bound']['keep']}"):
+        prepare(make_config(keep=record["bound"]["keep"] - 1e-4, targets="ffn"))
 
 
 def test_a_bound_that_the_first_step_breaks(make_config: MakeConfig, tmp_path: Path) -> None:
