@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -227,7 +226,7 @@ def run_compress(
     """Compress, or recover, with progress bars; return the record that `--json` prints."""
     from grasp_deploy.compression.compress import compress
     from grasp_deploy.compression.ranks import is_lead
-    from grasp_deploy.compression.result import compression_record
+    from grasp_deploy.compression.result import compression_record, finished_record
     from grasp_deploy.compression.resume import Workspace
     from grasp_deploy.compression.run_options import RunOptions
     from grasp_deploy.compression.stages import passes_of
@@ -245,7 +244,9 @@ def run_compress(
             options = RunOptions(output, resume, overwrite, show)
             if config.family:
                 return {"members": [*map(compression_record, compress_family(config, options))]}
-            make = compress_within if config.walks else partial(compress, start=start)
+            if start is not None:
+                return finished_record(compress(config, options, start))
+            make = compress_within if config.walks else compress
             return compression_record(make(config, options))
     except (KeyboardInterrupt, SystemExit):  # raised by a signal
         if is_lead() and (config.family or Workspace.begun_with(output, config)):

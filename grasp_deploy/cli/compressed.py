@@ -71,9 +71,9 @@ def print_compressed(record: dict[str, Any], config: CompressConfig) -> None:
             f"pruned{recovered}{few(tokens)}; other text may lose more: grasp-deploy evaluate "
             "compare"
         )
-    if "recovery" in record:
+    if record.get("recovery"):
         print_line(_recovery_sentence(record["recovery"]))
-    elif config.recover is not None:
+    elif "recovery" in record:
         print_line("recovery won nothing: the weights are those that the scales left")
     if "bound" in record:
         print_line(_bound_sentence(record["bound"]))
@@ -152,7 +152,7 @@ def _heldout(tokens: int, config: CompressConfig) -> str:
 def _finished_loss(record: dict[str, Any]) -> float | None:
     """The held-out loss of what was written; None where nothing was held out."""
     loss: float | None = record["heldout_loss_pruned"]
-    return record["recovery"]["loss_after"] if "recovery" in record else loss
+    return record["recovery"]["loss_after"] if record.get("recovery") else loss
 
 
 def _recovery_sentence(won: dict[str, Any]) -> str:

@@ -52,11 +52,10 @@ class Compressed:
         return cls(output, placed, dense, pruned_shape(plan, dense), peak)
 
 
-def compression_record(compressed: Compressed) -> dict[str, Any]:
-    """Footprint, budget, times and memory of a finished compression."""
+def finished_record(compressed: Compressed) -> dict[str, Any]:
+    """The record of any run: footprint, budget, peak memory, and what its recovery won."""
     plan = compressed.plan
-    budget, seconds = plan.provenance["budget"], plan.provenance.get("seconds", {})
-    calibration = plan.provenance["calibration"]
+    budget = plan.provenance["budget"]
     ffn_share, kv_share = UnitTable.of_layers(plan.dense_layers).kept_shares(plan.mask)
     return {
         **footprint(compressed.pruned).as_dict(),
@@ -71,30 +70,41 @@ def compression_record(compressed: Compressed) -> dict[str, Any]:
             "prunable_cost": budget["kept_cost"] / budget["total_cost"],
             **compare(compressed.dense, compressed.pruned),
         },
+        "peak_memory_bytes": compressed.peak_memory_bytes,
+        "dense": footprint(compressed.dense).as_dict(),
+        **_recovery_of(plan),
+    }
+
+
+def compression_record(compressed: Compressed) -> dict[str, Any]:
+    """The record of a compression: also seconds, and losses before any recovery."""
+    plan = compressed.plan
+    calibration, seconds = plan.provenance["calibration"], plan.provenance.get("seconds", {})
+    return {
+        **finished_record(compressed),
         "own_text_seconds": seconds.get("own-text", 0.0),
         "start_seconds": seconds.get("start", 0.0),
         "gate_learning_seconds": seconds.get("gates", 0.0),
         "compensation_seconds": seconds.get("compensation", 0.0),
         "compensated": bool(plan.fitted),
         "scale_seconds": seconds.get("scales", 0.0),
-        "peak_memory_bytes": compressed.peak_memory_bytes,
         "heldout_tokens": calibration.get("heldout_sequences", 0) * calibration["sequence_length"],
         "heldout_loss_dense": plan.provenance["losses"]["heldout_dense"],
         "heldout_loss_pruned": plan.provenance["losses"]["heldout_pruned"],
-        "dense": footprint(compressed.dense).as_dict(),
-        **_recovery_of(plan),
         **{name: plan.provenance[name] for name in ("time", "bound") if name in plan.provenance},
     }
 
 
 def _recovery_of(plan: Plan) -> dict[str, Any]:
-    """Figures of the last recovery; nothing where there was none."""
+    """Figures of the last recovery, null where it won nothing; nothing where none was asked for."""
     last = plan.provenance.get("healing", [])[-1:]
     figures = (
         *("tokens", "steps", "best_step", "seconds", "heldout_tokens"),
         *("divergence_before", "divergence_after", "loss_dense", "loss_before", "loss_after"),
     )
-    return {"recovery": {name: last[0][name] for name in figures}} if last else {}
+    if not last:
+        return {} if plan.provenance["config"].get("recover") is None else {"recovery": None}
+    return {"recovery": {name: last[0][name] for name in figures}}
 
 
 def excess_of(

@@ -20,6 +20,7 @@ from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.compression import recovery, recovery_text
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.prepare import prepare
+from grasp_deploy.compression.result import compression_record
 from grasp_deploy.compression.run_options import RunOptions, Start
 from grasp_deploy.compression.split_text import Heldout
 from grasp_deploy.compression.stages import passes_of
@@ -142,13 +143,14 @@ def test_nothing_is_written_where_nothing_is_won(
     """A compression keeps its weights and says so; a recovery by itself is refused."""
     monkeypatch.setattr(recovery, "RATE", rate)
     cut, config = tmp_path / "cut", make_config(keep=0.6, **RANDOM_MASK)
-    compress(config, cut)
+    assert "recovery" not in compression_record(compress(config, cut)), "none was asked for"
     short = replace(config, recover=4_000)
     with caplog.at_level(logging.WARNING):
         made = compress(short, tmp_path / "out")
     said = f"recovery won nothing: {why}"
     assert re.search(said, caplog.text)
     assert "healing" not in made.plan.provenance and not made.plan.fitted
+    assert compression_record(made)["recovery"] is None
     names = "model.safetensors"
     assert (tmp_path / "out" / names).read_bytes() == (cut / names).read_bytes()
     with pytest.raises(InputError, match=f"{said}.* nothing was written"):
@@ -269,7 +271,9 @@ def test_the_command_and_its_bad_input(
             assert_refused(refused, "disk of out has 0 bytes left")
     shutil.rmtree(changed)
     assert not list(tmp_path.iterdir())
-    first = document("heal", cut, *text, "--recover", "8k", "-o", "out", "--json")["recovery"]
+    record = document("heal", cut, *text, "--recover", "8k", "-o", "out", "--json")
+    assert not [name for name in record if "loss" in name or "seconds" in name], "of before it"
+    first = record["recovery"]
     assert first["loss_dense"] < first["loss_after"] < first["loss_before"]
     again = document("heal", "out", *text, "--recover", "8k", "--seed", "1", "-o", "two", "--json")
     assert again["recovery"]["loss_before"] == pytest.approx(first["loss_after"], abs=2e-3)
