@@ -55,7 +55,7 @@ def test_what_the_end_tells_goes_by_the_record(
         assert (words in capsys.readouterr().out) is told
     for lost, words in (
         (0.02, "wrote out; serve it: grasp-deploy serve out"),
-        (0.2, "and is no drop-in. Recovery wins some of it back: a seventh to a quarter in"),
+        (0.2, "and is no drop-in. Recovery may win some of it back: a million tokens"),
         (0.7, "even on the kind of text that it learnt from. Keep more."),
     ):
         print_compressed(
