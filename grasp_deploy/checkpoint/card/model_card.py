@@ -15,7 +15,7 @@ import msgspec
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from grasp_deploy.checkpoint.card.quality_verdict import BROKEN, NEEDS_HEALING, excess_loss
+from grasp_deploy.checkpoint.card.quality_verdict import BROKEN, NEEDS_HEALING, excess_loss, few
 from grasp_deploy.checkpoint.format.shapes import ModelShape, dense_shape
 from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_pruned, load_plan
 from grasp_deploy.checkpoint.read.validate import read_folder
@@ -173,12 +173,13 @@ def how_units_were_chosen(plan: Plan, dense: ModelShape) -> str:
 def what_it_learnt_from(provenance: Mapping[str, Any]) -> str:
     """Text of calibration and recovery, and the held-out loss on it."""
     computed = f" in {provenance['computed_in']}" if provenance.get("computed_in") else ""
-    text = f"Calibrated{computed} on {_sequences(provenance['calibration'])}."
-    losses = provenance["losses"]
+    calibration, losses = provenance["calibration"], provenance["losses"]
+    text = f"Calibrated{computed} on {_sequences(calibration)}."
     if losses["heldout_pruned"] is not None:
+        tokens = calibration.get("heldout_sequences", 0) * calibration["sequence_length"]
         text += (
-            f" On some of them, held out, the loss went from {losses['heldout_dense']:.4f} to "
-            f"{losses['heldout_pruned']:.4f} nats per token."
+            f" On {tokens:,} held-out tokens the loss went from {losses['heldout_dense']:.4f} to "
+            f"{losses['heldout_pruned']:.4f} nats per token{few(tokens)}."
         )
     healed = [
         f"Recovered by the dense model's predictions on {healing['tokens']:,} tokens: "

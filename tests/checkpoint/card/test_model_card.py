@@ -121,7 +121,11 @@ def test_what_made_the_model_is_told(demo_checkpoint: Path) -> None:
     shares = {"limit": 0.6, "kept_cost": 0.59864, "total_cost": 1.0}
     assert "| 1 | 0.59864 | 59.9% |" in card(demo_checkpoint, budget=shares)
     losses = {"heldout_dense": None, "heldout_pruned": None}
-    assert "held out" in plain and "held out" not in card(demo_checkpoint, losses=losses)
+    assert "held-out tokens" not in card(demo_checkpoint, losses=losses)
+    for sequences, warns in ((2, True), (500, False)):
+        told = card(demo_checkpoint, calibration={**hub, "heldout_sequences": sequences})
+        assert f"On {32 * sequences:,} held-out tokens the loss went from" in told
+        assert ("(so few tokens tell little)" in told) is warns
 
 
 def test_what_a_strangers_plan_names_is_no_markdown(demo_checkpoint: Path) -> None:
