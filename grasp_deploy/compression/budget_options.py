@@ -118,9 +118,10 @@ def _limit(
         )
     dense, asked, costs_each, as_option = _amounts(config, shape, total)
     if asked > dense:
+        takes = as_option(dense).split()[-1]  # a size: every speedup is less than dense
         raise InputError(
-            f"{written(config)} needs no pruning, since the dense model has {as_option(dense)}: "
-            "serve it as it is, or ask for less"
+            f"{written(config)} needs no pruning, since the dense model takes {takes}: serve it as "
+            "it is, or ask for less"
         )
     limit = total - (dense - asked) * costs_each
     return limit, lambda limit: as_option(dense - (total - limit) / costs_each)

@@ -81,6 +81,8 @@ def test_the_weights_fit_the_bytes_that_were_asked_for(name: str) -> None:
     left = asked - pruned_shape(budget(shape, weights=f"{asked}B"), shape).weight_bytes
     group = 4 * shape.head_dim * 10 * (shape.hidden_size + 1)  # no unit is larger
     assert 0 <= left < group
+    with pytest.raises(InputError, match=r"weights 1GiB .* model takes [\d.]+[KM]iB: serve it"):
+        budget(shape, weights="1GiB")
 
 
 def test_the_kv_cache_fits_the_bytes_that_were_asked_for() -> None:
