@@ -51,7 +51,7 @@ class DryRun:
     @property
     def verdict(self) -> str:
         """What to start, in one sentence."""
-        memory = format_bytes(self.memory_bytes, 0)
+        memory = format_bytes(self.memory_bytes)
         fitting = [way for way in self.ways if self.fits(way)]
         if not fitting:
             return (

@@ -18,14 +18,14 @@ KEEP = ("--keep", "0.6", "--dry-run")
 @pytest.mark.parametrize(
     ("memory", "fits", "verdict", "code"),
     [
-        ("192GiB", [True] * 6, "It fits into 192 GiB on one process.", 0),
+        ("210GB", [True] * 6, "It fits into 195.58 GiB on one process.", 0),
         (
             "80GiB",
             [False, True, False, True, True, True],
             "255 GiB of it, which is slow, or on 4 processes",
             0,
         ),
-        ("8GiB", [False] * 6, "Nothing fits into 8 GiB: take a larger", 1),
+        ("8GiB", [False] * 6, "Nothing fits into 8.00 GiB: take a larger", 1),
     ],
 )
 def test_a_large_model_on_gpus_that_are_not_here(
