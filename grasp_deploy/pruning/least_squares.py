@@ -50,8 +50,10 @@ def _exact_products(dtype: torch.dtype) -> Iterator[None]:
     """
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium" if dtype == torch.bfloat16 else before)
-    yield
-    torch.set_float32_matmul_precision(before)
+    try:
+        yield
+    finally:  # else float32 products of anything later would be rounded
+        torch.set_float32_matmul_precision(before)
 
 
 class NormalEquations:
