@@ -6,7 +6,7 @@ text: it stays far below the ridge, also for inputs a thousand times as large as
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 from torch import Tensor
@@ -48,8 +48,13 @@ def _exact_products(dtype: torch.dtype) -> Iterator[None]:
     Products of two bfloat16 values are exact in float32. So a CPU that multiplies bfloat16
     natively may take them as such: only the order of the sums changes.
     """
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium" if dtype == torch.bfloat16 else before)
+    before = None
+    with suppress(RuntimeError):  # torch's newer settings, which a caller may use, cannot be mixed
+        before = torch.get_float32_matmul_precision()
+    if before is None or dtype != torch.bfloat16:
+        yield
+        return
+    torch.set_float32_matmul_precision("medium")
     try:
         yield
     finally:  # else float32 products of anything later would be rounded

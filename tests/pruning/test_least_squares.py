@@ -48,6 +48,19 @@ def test_sums_of_products_are_exact_in_either_dtype(inputs: int, dtype: torch.dt
     assert torch.get_float32_matmul_precision() == precision
 
 
+def test_a_precision_that_a_caller_set_by_backend_stays() -> None:
+    of_backend = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before = of_backend.fp32_precision
+    of_backend.fp32_precision = "bf16"
+    try:
+        with pytest.raises(RuntimeError, match="mix"):
+            torch.get_float32_matmul_precision()
+        Gram(6).add(INPUTS.bfloat16())
+        assert of_backend.fp32_precision == "bf16"
+    finally:
+        of_backend.fp32_precision = before
+
+
 def test_the_error_is_the_sum_of_squares() -> None:
     expected = float((TARGETS - INPUTS @ WEIGHT.T).double().square().sum())
     sums = normal_equations(TARGETS, INPUTS)
