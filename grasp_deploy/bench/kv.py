@@ -10,7 +10,7 @@ from grasp_deploy.bench.record import (
     check_positions,
     check_room,
 )
-from grasp_deploy.checkpoint.footprint import Load
+from grasp_deploy.checkpoint.footprint import BATCHED_TOKENS, Load
 from grasp_deploy.checkpoint.limits import BLOCK_TOKENS, found_platform, installed_platform
 from grasp_deploy.checkpoint.read.source import fewest_positions
 from grasp_deploy.config.option import BENCH_DTYPE_HELP, BENCH_SEED_HELP, Count, Seed, option
@@ -100,6 +100,7 @@ def bench_kv(
                 "kv_cache_memory_bytes": cell.memory_bytes,
                 "max_model_len": context_tokens,
                 "max_num_seqs": 1,  # the batch size does not change the cache
+                "max_num_batched_tokens": BATCHED_TOKENS,  # of a step, which windows keep
                 **({"load_format": "dummy"} if model.random_weights else {}),
                 "seed": settings.seed,
             }
