@@ -153,9 +153,7 @@ def metadata_block(plan: Plan, from_base: Mapping[str, Any]) -> str:
 
 
 def _is_text(value: Any) -> bool:
-    return isinstance(value, str) or (
-        isinstance(value, list) and all(isinstance(item, str) for item in value)
-    )
+    return all(isinstance(item, str) for item in (value if isinstance(value, list) else [value]))
 
 
 def how_units_were_chosen(plan: Plan, dense: ModelShape) -> str:
