@@ -1,5 +1,7 @@
 """The exceptions that end a command without a traceback, and texts of others made harmless."""
 
+import signal
+
 # Control characters, and marks that turn the direction of writing, by pictures of one column: names
 # and texts in files of strangers would repaint the terminal with them.
 PICTURES = {
@@ -31,6 +33,12 @@ class ChildError(RuntimeError):
 def printable(text: str) -> str:
     """The text as a terminal may show it: a picture for each character that would act on it."""
     return text.translate(PICTURES)
+
+
+def is_signal(error: BaseException) -> bool:
+    """True for the exit that a signal to stop makes of a command."""
+    stops = (128 + signal.SIGTERM, 128 + signal.SIGHUP)
+    return isinstance(error, SystemExit) and error.code in stops
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from grasp_deploy.cli.console import CHECK_FAILED, is_under_torchrun, print_error
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.option import flag
-from grasp_deploy.errors import InputError, first_line
+from grasp_deploy.errors import InputError, first_line, is_signal
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
@@ -119,7 +119,7 @@ def _ends_first(store: Store) -> bool:
 def _is_loss(error: BaseException) -> bool:
     """True for signs that another rank is gone: a dead connection, torchrun's signal."""
     if isinstance(error, SystemExit):
-        return error.code in (128 + signal.SIGTERM, 128 + signal.SIGHUP)
+        return is_signal(error)
     from torch.distributed import DistError
 
     return isinstance(error, DistError) or (

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grasp_deploy.errors import InputError, first_line, is_out_of_memory
+from grasp_deploy.errors import InputError, first_line, is_out_of_memory, is_signal
 from grasp_deploy.pruning.objective import LossError
 
 METHOD_CALL = "function(model, budget, text)"
@@ -78,7 +78,7 @@ def _users_code(option: str, call: str) -> Iterator[None]:
     except LossError:
         raise
     except (Exception, SystemExit) as error:
-        if is_out_of_memory(error):
+        if is_out_of_memory(error) or is_signal(error):
             raise
         reason = f"({type(error).__name__}: {first_line(error)})"
         if place := _place_in(_named(option)[0], error):

@@ -1,5 +1,6 @@
 """A function of the user's own: what it may change, and what its failures say."""
 
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from grasp_deploy.cli.console import tidy_process
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.own_function import own_values, source_hash
 from grasp_deploy.errors import InputError
@@ -15,7 +17,7 @@ from grasp_deploy.pruning.objective import LossError
 from tests.compression.conftest import MakeConfig
 
 MODULE = """
-import functools, torch
+import functools, os, signal, torch
 from grasp_deploy.pruning.objective import LossError
 
 @torch.no_grad()
@@ -27,6 +29,7 @@ partly = functools.partial(of_two, 1, 2)
 def memory(): raise MemoryError
 def device(): raise torch.OutOfMemoryError("CUDA out of memory")
 def infinite(): raise LossError("the loss is nan")
+def stopped(): os.kill(os.getpid(), signal.SIGTERM)
 
 def fair(model, budget, text): return range(budget.units.size)
 def foul(model, budget, text):
@@ -77,6 +80,12 @@ def test_a_failure_has_its_place_in_the_users_code_and_its_cause(
 def test_what_has_a_remedy_of_its_own_is_let_through(name: str, error: Any) -> None:
     with pytest.raises(error):
         values(name)
+
+
+def test_a_signal_is_not_the_functions_failure() -> None:
+    with tidy_process(), pytest.raises(SystemExit) as ended:
+        values("stopped")
+    assert ended.value.code == 128 + signal.SIGTERM
 
 
 def test_what_a_method_does_to_its_budget_and_text_is_not_done_to_the_run(
