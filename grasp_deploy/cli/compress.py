@@ -36,6 +36,7 @@ from grasp_deploy.files.sizes import BINARY_UNITS
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from grasp_deploy.checkpoint.format.shapes import ModelShape
     from grasp_deploy.compression.dry_run import DryRun as Predicted
     from grasp_deploy.compression.run_options import Start
 
@@ -58,7 +59,6 @@ KvKeep = Annotated[
     float | None,
     typer.Option(min=0, max=1, help="Share of all KV groups to keep; FFN channels take the rest."),
 ]
-HEALS = ("own-text", "recovery-text", "recovery")  # the stages of `heal`
 BUDGET_FIELDS = (
     *("keep", "cost", "cached_tokens", "targets"),
     *("ffn_multiple", "kv_multiple"),
@@ -101,23 +101,29 @@ def compress_command(
         print_compressed(record, config)
 
 
-def show_dry_run(config: CompressConfig, gpu_memory: str | None, as_json: bool) -> None:
-    """Print memory and time that a compression would take."""
+def show_dry_run(
+    config: CompressConfig,
+    gpu_memory: str | None,
+    as_json: bool,
+    there: ModelShape | None = None,
+) -> None:
+    """Print memory and time of a compression, or of the recovery of a pruned model of a shape."""
     if is_under_torchrun():
         raise InputError("--dry-run predicts any number of processes: start it without torchrun")
     from grasp_deploy.compression.dry_run import dry_run
     from grasp_deploy.compression.stages import OWN_METHOD
 
-    found = dry_run(config, gpu_memory)
+    found = dry_run(config, gpu_memory, there)
     if as_json:
         print_json({"model": config.model, **found.as_dict()})
     else:
         stdout.print(_memory_table(found))
         print_line(found.verdict)
         if found.seconds is not None:
+            more = "." if there else "; least squares come on top."
             print_line(
                 f"About {timedelta(seconds=round(found.seconds))} (hours, minutes, seconds) on one "
-                "process, by a pass measured here; least squares come on top."
+                f"process, by a pass measured here{more}"
             )
         if OWN_METHOD in found.passes:
             print_line("What your own method takes is unknown: its memory and time come on top.")
@@ -229,7 +235,7 @@ def run_compress(
     from grasp_deploy.compression.result import compression_record, finished_record
     from grasp_deploy.compression.resume import Workspace
     from grasp_deploy.compression.run_options import RunOptions
-    from grasp_deploy.compression.stages import passes_of
+    from grasp_deploy.compression.stages import OF_RECOVERY, passes_of
     from grasp_deploy.compression.walks import compress_family, compress_within
     from grasp_deploy.files.progress import ignore_progress
     from grasp_deploy.report.progress import stage_bars
@@ -239,7 +245,7 @@ def run_compress(
     try:
         expected = {} if config.walks else passes_of(config)
         if start is not None:
-            expected = {stage: expected[stage] for stage in HEALS if stage in expected}
+            expected = {stage: expected[stage] for stage in OF_RECOVERY if stage in expected}
         with stage_bars(stderr, expected) if is_lead() else nullcontext(ignore_progress) as show:
             options = RunOptions(output, resume, overwrite, show)
             if config.family:

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from grasp_deploy.cli.compress import Resume, run_compress
+from grasp_deploy.cli.compress import Resume, run_compress, show_dry_run
 from grasp_deploy.cli.compressed import print_recovered, text_options
 from grasp_deploy.cli.console import print_json
-from grasp_deploy.cli.options import Json, Output, Overwrite, takes_fields
+from grasp_deploy.cli.options import Json, OutputUnlessDry, Overwrite, running_option, takes_fields
 from grasp_deploy.cli.ranks import joined_ranks
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.rules import writes_own
@@ -35,10 +35,14 @@ def heal_command(
     directory: Annotated[Path, typer.Argument(help="Folder of a pruned checkpoint.")],
     *,
     given: dict[str, Any],
-    output: Output,
+    output: OutputUnlessDry = None,
     model: Annotated[
         str | None, typer.Option(help="Dense model to learn from. Default: the plan's base model.")
     ] = None,
+    dry_run: Annotated[
+        bool,
+        running_option("--dry-run", help="Predict memory and time, before a weight is loaded."),
+    ] = False,
     resume: Resume = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -58,10 +62,13 @@ def heal_command(
 
     if not directory.is_dir():
         raise InputError(f"there is no folder {directory}: name a checkpoint that compress made")
-    if output.resolve() == directory.resolve():
+    if output is None and not dry_run:
+        raise InputError("heal writes a checkpoint: give --output, or --dry-run to predict")
+    if output is not None and output.resolve() == directory.resolve():
         raise InputError(f"{output} is what is recovered: name another folder to write")
     plan = intact_plan(directory)
-    refuse_experts(read_stored_model(directory).shape, "heal")
+    shape = read_stored_model(directory).shape
+    refuse_experts(shape, "heal")
     made = plan.provenance["config"]
     base = reach_base(plan, model, "there is nothing to learn from")
     inherited = FROM_PLAN if "calibration" in given else (*OF_TEXTS, *FROM_PLAN)
@@ -77,6 +84,9 @@ def heal_command(
             f"repeat {shlex.join(text_options(config))}, or name other text: the plan of "
             f"{directory}, which may be a stranger's, does not make heal read files"
         )
+    if output is None or dry_run:
+        show_dry_run(config, None, as_json, shape)
+        return
     start = Start(checkpoint=directory)
     with joined_ranks(config, output=output, resume=resume, overwrite=overwrite):
         record = run_compress(config, output, resume, overwrite, start)

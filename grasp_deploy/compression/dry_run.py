@@ -1,4 +1,4 @@
-"""`compress --dry-run`: memory by stage, the fewest processes that do, and the time on one.
+"""`--dry-run` of `compress` and `heal`: memory by stage, the fewest processes, the time on one.
 
 Nothing is loaded but config.json.
 """
@@ -20,7 +20,13 @@ from grasp_deploy.compression.budget_options import budget_for, shape_within
 from grasp_deploy.compression.own_function import METHOD_CALL, own_function
 from grasp_deploy.compression.own_text import rows_at_once
 from grasp_deploy.compression.stage_memory import Way
-from grasp_deploy.compression.stages import MORE_TEXT, OWN_TEXT, passes_of, sequences_of
+from grasp_deploy.compression.stages import (
+    MORE_TEXT,
+    OF_RECOVERY,
+    OWN_TEXT,
+    passes_of,
+    sequences_of,
+)
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.option import assigned
 from grasp_deploy.errors import InputError
@@ -73,11 +79,14 @@ class DryRun:
         }
 
 
-def dry_run(config: CompressConfig, gpu_memory: str | None = None) -> DryRun:
+def dry_run(
+    config: CompressConfig, gpu_memory: str | None = None, there: ModelShape | None = None
+) -> DryRun:
     """Predict before a weight is loaded; `gpu_memory` is that of a GPU that need not be here.
 
-    Of several budgets the largest takes the most memory, and all take time. Raises InputError for a
-    bound on the loss alone, and for a model or a budget that cannot be.
+    With the shape of a pruned model that is `there`, its recovery is predicted. Of several budgets
+    the largest takes the most memory, and all take time. Raises InputError for a bound on the loss
+    alone, and for a model or a budget that cannot be.
     """
     members = [replace(config, keep=keep, family=()) for keep in config.family] or [config]
     config = members[0]
@@ -96,8 +105,8 @@ def dry_run(config: CompressConfig, gpu_memory: str | None = None) -> DryRun:
     has_none = asked is not None and not torch.cuda.is_available()
     device = resolve_device("cpu" if has_none else config.device)
     budgets = [budget_for(member, shape, torch.device("cpu")) for member in members]
-    pruned = shape_within(budgets[0], shape)
-    one = Way(config, shape, pruned, on_gpu=asked is not None or device.type == "cuda")
+    pruned, on_gpu = there or shape_within(budgets[0], shape), asked is not None
+    one = Way(config, shape, pruned, on_gpu or device.type == "cuda", recovers=bool(there))
     memory = asked or (
         torch.cuda.get_device_properties(device).total_memory
         if device.type == "cuda"
@@ -113,6 +122,8 @@ def dry_run(config: CompressConfig, gpu_memory: str | None = None) -> DryRun:
     at_once = rows_at_once(shape, config.sequence_length, on_gpu=one.on_gpu)
     shares = [budget.limit / budget.total_cost for budget in budgets]
     passes = passes_of(config, shares[0], at_once=at_once)
+    if there:
+        passes = {stage: count for stage, count in passes.items() if stage in OF_RECOVERY}
     # The first run's own text is not written again.
     for member, (larger, kept) in zip(members[1:], pairwise(shares), strict=True):
         for stage, count in passes_of(member, kept, larger, at_once).items():

@@ -14,6 +14,7 @@ from grasp_deploy.compression.own_text import rows_at_once
 from grasp_deploy.compression.recovery import sequences_in_step
 from grasp_deploy.compression.stages import (
     MORE_TEXT,
+    OF_RECOVERY,
     OWN_METHOD,
     OWN_TEXT,
     PREDICTIONS,
@@ -42,12 +43,19 @@ class Way:
     processes: int = 1
     offload: bool = False  # weights wait in the CPU's memory
     divided: bool = False  # FSDP2 divides the weights, though it may be among one process
+    recovers: bool = False  # a checkpoint that is there: `pruned` is its shape
 
     @cached_property
     def dtype(self) -> torch.dtype:
         """The dtype in which the model is computed."""
         device = torch.device("cuda" if self.on_gpu else "cpu")
         return wanted_dtype(self.shape.dtype, device, self.config.dtype)
+
+    @property
+    def passes(self) -> dict[str, int]:
+        """Forward passes by stage, for a budget that is not known."""
+        passes = passes_of(self.config)
+        return {s: n for s, n in passes.items() if s in OF_RECOVERY or not self.recovers}
 
     @property
     def how(self) -> str:
@@ -70,7 +78,8 @@ class Way:
         Refitted columns are then there in the model's dtype and, scaled, in float32; the first of
         several processes has all rows.
         """
-        refits, width, n = self.config.compensation, self.dtype.itemsize, self.processes
+        refits, width = self.config.compensation and not self.recovers, self.dtype.itemsize
+        n = self.processes
         dense = output_values(self.shape) * width * refits  # for a refit to begin from
         saved = output_values(self.pruned) * (width + (4 if n == 1 else 8)) * refits
         if self.offload or not self.on_gpu:
@@ -125,7 +134,7 @@ class Way:
         peaks |= {"compensation": last | states, "scales": scales}
         peaks |= {MORE_TEXT: writing, RECOVERY: replace(self, divided=True)._recovery}
         weights = {} if self.offload else {"weights": self._weight_bytes}
-        return {stage: weights | peaks[stage] for stage in passes_of(config)}
+        return {stage: weights | peaks[stage] for stage in self.passes}
 
     def _each(self, count: int) -> int:
         """The largest share that a process has of so many."""
@@ -158,7 +167,7 @@ class Way:
     def _state_bytes(self) -> int:
         """The dense model's hidden states on the CPU, of all processes."""
         n, config = sequences_of(self.config), self.config
-        rows = min(n.train + n.heldout, passes_of(config).get(PREDICTIONS, 0))
+        rows = min(n.train + n.heldout, self.passes.get(PREDICTIONS, 0))
         return rows * config.sequence_length * self.shape.hidden_size * self.dtype.itemsize
 
     @property

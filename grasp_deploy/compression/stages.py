@@ -29,6 +29,7 @@ MOST_ROWS = 128  # of own text that are written at once: a step reads the weight
 MOST_ROWS_ON_GPU = 512  # with fewer rows a step of a small model takes as long
 ALONE_PASSES = 50  # passes that take as long as reading the weights for each token of such rows
 MORE_TEXT = "recovery-text"  # what the model writes to recover on
+OF_RECOVERY = (OWN_TEXT, MORE_TEXT, RECOVERY)  # all stages where a checkpoint is there already
 RECORDED = ("start", "gates", "scales")  # stages with seconds even where they did not run
 
 
