@@ -148,9 +148,10 @@ class Workspace:
             _clear(self.directory)
 
     def metrics(self) -> str:
-        """Metrics of each step of gates and scales, as JSON lines; for the lead alone."""
+        """Metrics of each step that learnt, as JSON lines; for the lead alone."""
         saved = [stage for stage in ("gates", "scales", "recovery") if self.path(stage).exists()]
-        records = [self._read(stage)[1] for stage in saved]
+        paths = map(self.path, saved)  # a recovery's state is large, and was checked if it went on
+        records = [read_tensors(path, START_OVER, record_alone=True)[1] for path in paths]
         return "".join(json.dumps(row) + "\n" for record in records for row in record["metrics"])
 
     def _checksum(self, stage: str, tensors: dict[str, Tensor], record: dict[str, Any]) -> str:

@@ -87,15 +87,19 @@ def checksum(tensors: dict[str, Tensor], text: str) -> str:
 
 
 def read_tensors(
-    path: Path, remedy: str = "fetch it again"
+    path: Path, remedy: str = "fetch it again", *, record_alone: bool = False
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and record (empty if absent) of a file; InputError with `remedy` if damaged."""
+    """Tensors and record (empty if absent) of a file; InputError with `remedy` if damaged.
+
+    With `record_alone` no tensor is read.
+    """
     try:
         if kind_of(path) == "special":
             raise ValueError("it is a pipe or a device")
         with safe_open(path, "pt") as file:
             record = msgspec.json.decode((file.metadata() or {}).get(RECORD_KEY, "{}"))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            names = () if record_alone else file.keys()
+            tensors = {name: file.get_tensor(name) for name in names}
     except FileNotFoundError:
         raise InputError(f"there is no file {path}: {remedy}") from None
     except (OSError, RuntimeError, SafetensorError, ValueError) as error:  # also of recursion
