@@ -16,7 +16,6 @@ from msgspec import Meta, Struct, ValidationError, convert
 from torch import Tensor
 
 from grasp_deploy.checkpoint.format.shapes import ModelShape
-from grasp_deploy.checkpoint.read.validate import StoredModel
 from grasp_deploy.config.option import LARGEST_NUMBER, HubId, describe
 from grasp_deploy.config.option import CountOrZero as Count
 from grasp_deploy.errors import InputError
@@ -233,11 +232,11 @@ def _is_whole(plan: Plan) -> bool:
     return all(n > 0 or not dense for n, dense in zip(kept, units.segment_sizes, strict=True))
 
 
-def check_layers(plan: Plan, base: StoredModel) -> None:
+def check_layers(plan: Plan, shape: ModelShape, files: Iterable[Path] = ()) -> None:
     """Raise InputError, before weights are read, if sizes or file names are not the plan's."""
-    layers = [(layer.ffn_units, layer.num_key_value_heads) for layer in base.shape.layers]
-    names = {path.name for path in base.files.values()}
-    same_width = plan.norm_scales is None or plan.norm_scales.shape[1] == base.shape.hidden_size
+    layers = [(layer.ffn_units, layer.num_key_value_heads) for layer in shape.layers]
+    names = {path.name for path in files}
+    same_width = plan.norm_scales is None or plan.norm_scales.shape[1] == shape.hidden_size
     same_files = names <= plan.provenance["weight_hashes"].keys()
     if layers != plan.dense_layers or not same_width or not same_files:
         raise InputError(

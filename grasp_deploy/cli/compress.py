@@ -36,7 +36,7 @@ from grasp_deploy.files.sizes import BINARY_UNITS
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from grasp_deploy.checkpoint.format.shapes import ModelShape
+    from grasp_deploy.checkpoint.plan import Plan
     from grasp_deploy.compression.dry_run import DryRun as Predicted
     from grasp_deploy.compression.run_options import Start
 
@@ -105,22 +105,22 @@ def show_dry_run(
     config: CompressConfig,
     gpu_memory: str | None,
     as_json: bool,
-    there: ModelShape | None = None,
+    plan: Plan | None = None,
 ) -> None:
-    """Print memory and time of a compression, or of the recovery of a pruned model of a shape."""
+    """Print memory and time of a compression, or of the recovery of a plan's checkpoint."""
     if is_under_torchrun():
         raise InputError("--dry-run predicts any number of processes: start it without torchrun")
     from grasp_deploy.compression.dry_run import dry_run
     from grasp_deploy.compression.stages import OWN_METHOD
 
-    found = dry_run(config, gpu_memory, there)
+    found = dry_run(config, gpu_memory, plan)
     if as_json:
         print_json({"model": config.model, **found.as_dict()})
     else:
         stdout.print(_memory_table(found))
         print_line(found.verdict)
-        if found.seconds is not None:
-            more = "." if there else "; least squares come on top."
+        if found.seconds is not None:  # memory was shown before, since measuring takes a while
+            more = "." if plan else "; least squares come on top."
             print_line(
                 f"About {timedelta(seconds=round(found.seconds))} (hours, minutes, seconds) on one "
                 f"process, by a pass measured here{more}"

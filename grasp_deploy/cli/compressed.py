@@ -106,7 +106,7 @@ def _recovery_advice(output: str, config: CompressConfig) -> str:
     is_local = any(text.is_local for text in calibration_sources(config.calibration))
     words = ["grasp-deploy", "heal", output, *(text_options(config) if is_local else [])]
     return (
-        " Recovery may win some of it back: a million tokens won 14 to 28 % on SmolLM2-135M, no "
+        " Recovery may win some of it back: a million tokens won 23 to 28 % on SmolLM2-135M, no "
         f"accuracy on tasks ({shlex.join([*words, '--output', f'{output}-healed'])})."
     )
 

@@ -29,7 +29,11 @@ RECOVERY_FIELDS = (
     RECOVERY_FIELDS,
     defaults=False,
     recover="Tokens of recovery, such as 2M. Default: 1M.",
+    calibration="Text to learn from: a file, an hf: data set, c4, or self, what the dense model "
+    "writes. Default: that of its calibration.",
     sequences="Number of sequences of text. Default: that of its calibration.",
+    sequence_length="Tokens in a sequence of text. Default: that of its calibration.",
+    seed="Seed of the order of text. Default: that of its calibration.",
 )
 def heal_command(
     directory: Annotated[Path, typer.Argument(help="Folder of a pruned checkpoint.")],
@@ -43,6 +47,10 @@ def heal_command(
         bool,
         running_option("--dry-run", help="Predict memory and time, before a weight is loaded."),
     ] = False,
+    gpu_memory: Annotated[
+        str | None,
+        running_option(help="Memory of GPUs that --dry-run predicts for, such as 80GiB."),
+    ] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -64,11 +72,12 @@ def heal_command(
         raise InputError(f"there is no folder {directory}: name a checkpoint that compress made")
     if output is None and not dry_run:
         raise InputError("heal writes a checkpoint: give --output, or --dry-run to predict")
+    if gpu_memory is not None and not dry_run:
+        raise InputError("--gpu-memory predicts, and bounds no recovery: give --dry-run too")
     if output is not None and output.resolve() == directory.resolve():
         raise InputError(f"{output} is what is recovered: name another folder to write")
     plan = intact_plan(directory)
-    shape = read_stored_model(directory).shape
-    refuse_experts(shape, "heal")
+    refuse_experts(read_stored_model(directory).shape, "heal")
     made = plan.provenance["config"]
     base = reach_base(plan, model, "there is nothing to learn from")
     inherited = FROM_PLAN if "calibration" in given else (*OF_TEXTS, *FROM_PLAN)
@@ -85,7 +94,7 @@ def heal_command(
             f"{directory}, which may be a stranger's, does not make heal read files"
         )
     if output is None or dry_run:
-        show_dry_run(config, None, as_json, shape)
+        show_dry_run(config, gpu_memory, as_json, plan)
         return
     start = Start(checkpoint=directory)
     with joined_ranks(config, output=output, resume=resume, overwrite=overwrite):

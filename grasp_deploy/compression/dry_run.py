@@ -4,7 +4,9 @@ Nothing is loaded but config.json.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import torch
 
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape
 from grasp_deploy.checkpoint.limits import check_positions
+from grasp_deploy.checkpoint.plan import Plan, check_layers, pruned_shape
 from grasp_deploy.checkpoint.read.loading import building, model_of, resolve_device
 from grasp_deploy.checkpoint.read.source import resolve_config
 from grasp_deploy.checkpoint.read.validate import config_and_shape, refuse_quantised
@@ -47,7 +50,12 @@ class DryRun:
     memory_bytes: int  # of a GPU, or of this machine or container if it computes on the CPU
     ways: tuple[Way, ...]
     passes: dict[str, int]  # by stage
-    seconds: float | None  # on one process; None for a GPU that is not here
+    timed: Callable[[], float] | None  # None for a GPU that is not here
+
+    @cached_property
+    def seconds(self) -> float | None:
+        """Seconds on one process, by passes measured at the first call; it may take minutes."""
+        return None if self.timed is None else round(self.timed(), 1)
 
     def fits(self, way: Way) -> bool:
         """True if the memory holds it, with a tenth to spare."""
@@ -80,13 +88,13 @@ class DryRun:
 
 
 def dry_run(
-    config: CompressConfig, gpu_memory: str | None = None, there: ModelShape | None = None
+    config: CompressConfig, gpu_memory: str | None = None, plan: Plan | None = None
 ) -> DryRun:
     """Predict before a weight is loaded; `gpu_memory` is that of a GPU that need not be here.
 
-    With the shape of a pruned model that is `there`, its recovery is predicted. Of several budgets
-    the largest takes the most memory, and all take time. Raises InputError for a bound on the loss
-    alone, and for a model or a budget that cannot be.
+    With the `plan` of a checkpoint that is there, its recovery is predicted. Of several budgets the
+    largest takes the most memory, and all take time. Raises InputError for a bound on the loss
+    alone, for a model or a budget that cannot be, and for one that the plan was not made for.
     """
     members = [replace(config, keep=keep, family=()) for keep in config.family] or [config]
     config = members[0]
@@ -105,8 +113,11 @@ def dry_run(
     has_none = asked is not None and not torch.cuda.is_available()
     device = resolve_device("cpu" if has_none else config.device)
     budgets = [budget_for(member, shape, torch.device("cpu")) for member in members]
-    pruned, on_gpu = there or shape_within(budgets[0], shape), asked is not None
-    one = Way(config, shape, pruned, on_gpu or device.type == "cuda", recovers=bool(there))
+    if plan is not None:
+        check_layers(plan, shape)
+    pruned = shape_within(budgets[0], shape) if plan is None else pruned_shape(plan, shape)
+    on_gpu = asked is not None or device.type == "cuda"
+    one = Way(config, shape, pruned, on_gpu, recovers=plan is not None)
     memory = asked or (
         torch.cuda.get_device_properties(device).total_memory
         if device.type == "cuda"
@@ -122,15 +133,15 @@ def dry_run(
     at_once = rows_at_once(shape, config.sequence_length, on_gpu=one.on_gpu)
     shares = [budget.limit / budget.total_cost for budget in budgets]
     passes = passes_of(config, shares[0], at_once=at_once)
-    if there:
+    if plan is not None:
         passes = {stage: count for stage, count in passes.items() if stage in OF_RECOVERY}
     # The first run's own text is not written again.
     for member, (larger, kept) in zip(members[1:], pairwise(shares), strict=True):
         for stage, count in passes_of(member, kept, larger, at_once).items():
             passes[stage] = passes.get(stage, 0) + count * (stage not in (OWN_TEXT, MORE_TEXT))
     is_here = one.on_gpu == (device.type == "cuda")
-    seconds = seconds_of(one, sum(passes.values()), stated, device) if is_here else None
-    return DryRun(memory, tuple(ways), passes, seconds)
+    timed = partial(seconds_of, one, sum(passes.values()), stated, device) if is_here else None
+    return DryRun(memory, tuple(ways), passes, timed)
 
 
 def seconds_of(way: Way, passes: int, stated: dict[str, Any], device: torch.device) -> float:

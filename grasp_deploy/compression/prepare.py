@@ -107,7 +107,7 @@ class PreparedRun:
         """
         assert self.start.checkpoint is not None, "the run starts there"
         plan = intact_plan(self.start.checkpoint)
-        check_layers(plan, self.base)
+        check_layers(plan, self.base.shape, self.base.files.values())
         check_hashes(plan, self.weight_hashes)
         fitted = fitted_beside(plan, pruned_shape(plan, self.base.shape))
         for name, path in fitted.items():

@@ -1,4 +1,4 @@
-"""`compress --dry-run`: from config.json alone, whether it fits or not."""
+"""`--dry-run` of `compress` and `heal`: from config.json alone, whether it fits or not."""
 
 import json
 import shutil
@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import assert_refused, grasp_deploy, tree
-from tests.tiny import MAGNITUDE
+from grasp_deploy.compression.stages import OF_RECOVERY
+from tests.cli.command import assert_refused, document, grasp_deploy, tree
+from tests.tiny import MAGNITUDE, save_tiny
 
 ROOT = Path(__file__).parents[2]
 DOCS, CONFIGS = ROOT / "docs" / "compress.md", ROOT / "benchmarks" / "configs"
@@ -129,3 +130,32 @@ def test_a_family_takes_the_memory_of_its_largest_and_the_time_of_all(work: Path
     assert_refused(refused, "tries as many as it needs")
     below = grasp_deploy(*words, "--keep", "0.8,0.0001")
     assert_refused(below, "--keep 0.0001 is beyond reach")
+
+
+def test_a_recovery_is_predicted_by_the_checkpoints_own_shape(
+    pruned_once: Path, tiny_folder: Path, work: Path
+) -> None:
+    texts = (
+        "--model",
+        tiny_folder,
+        "--calibration=text.txt",
+        "--recover=4k",
+        "--dry-run",
+        "--json",
+    )
+    predicted = document("heal", pruned_once, *texts)
+    whole = document("compress", *texts[1:], "--keep=1")
+    assert tuple(predicted["forward_passes"]) == OF_RECOVERY, "no other stage runs"
+    assert predicted["seconds"] > 0
+    sizes = [sum(one["ways"][0]["stages"]["recovery"].values()) for one in (predicted, whole)]
+    assert sizes[0] < sizes[1], "fewer weights learn"
+    told = grasp_deploy("heal", pruned_once, *texts[:-1], "--gpu-memory=1MB")
+    assert told.code == 1 and "Peak memory of each GPU" in told.stdout
+    save_tiny("llama", work / "other", num_hidden_layers=2)
+    other = ("heal", pruned_once, "--model=other", *texts[2:])
+    assert_refused(grasp_deploy(*other), "name the model that it was made for")
+    for given, why in (
+        ((), "or --dry-run"),
+        (("-o=out", "--gpu-memory=1MB"), "give --dry-run too"),
+    ):
+        assert_refused(grasp_deploy("heal", pruned_once, *texts[:4], *given), why)

@@ -72,7 +72,7 @@ def export(
     if base_model_id is not None:
         plan = with_base_model_id(plan, base_model_id)
     base = read_stored_model(resolve_base(plan, str(model), revision))
-    check_layers(plan, base)
+    check_layers(plan, base.shape, base.files.values())
     pruned = pruned_shape(plan, base.shape)
     fitted = fitted_beside(plan, pruned)
     size_bytes = pruned.weight_bytes
@@ -99,7 +99,7 @@ def base_of(plan: Plan, model: str | None, loss: str, remedy: str = "") -> Store
     """Read a plan's base model, found by `reach_base`; InputError if it is another model."""
     directory = reach_base(plan, model, loss, remedy)
     base = read_stored_model(directory)
-    check_layers(plan, base)
+    check_layers(plan, base.shape, base.files.values())
     check_hashes(plan, file_hashes(directory))
     return base
 
