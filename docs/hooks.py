@@ -52,5 +52,7 @@ def option_rows() -> Iterator[str]:
         if "help" in field.metadata:
             option = flag(CompressConfig, field.name)
             option += "=" * option.startswith("--set")
-            default = "" if field.default is None else f"`{field.default}`"
+            value = field.default
+            value = ", ".join(value) if isinstance(value, tuple) else value
+            default = "" if value in (None, "") else f"`{value}`"
             yield f"| `{option}` | {default} | {field.metadata['help']} |"

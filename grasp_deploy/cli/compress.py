@@ -137,7 +137,7 @@ def _memory_table(found: Predicted) -> Table:
     from grasp_deploy.report.tables import figure_table
 
     first = found.ways[0]
-    unit = "GiB" if first.machine_bytes >= BINARY_UNITS["GiB"] else "MiB"
+    unit = "GiB" if first.device_bytes >= BINARY_UNITS["GiB"] else "MiB"
     device = "each GPU" if first.on_gpu else "the CPU, each process"
     heads = [f"{way.processes}" + ", weights\non the CPU" * way.offload for way in found.ways]
     title = f"Peak memory of {device}, {unit}"
