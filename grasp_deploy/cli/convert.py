@@ -11,6 +11,7 @@ import typer
 from grasp_deploy.cli.console import print_json, print_line, stderr
 from grasp_deploy.cli.options import Json, Output, Overwrite, Revision, ShardSize
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.progress import counts_of
 from grasp_deploy.files.sizes import format_bytes, parse_bytes
 from grasp_deploy.stats.wording import counted
 
@@ -52,7 +53,7 @@ def export_command(
             base_model_id=base_model_id,
             shard_bytes=shard_bytes,
             overwrite=overwrite,
-            on_progress=lambda done, of: show({"stage": "export", "step": done, "steps": of}),
+            on_progress=counts_of("export", show),
         )
     if as_json:
         print_json({"output": str(output), **footprint(pruned).as_dict()})
@@ -107,7 +108,7 @@ def quantize_command(
             text=f"{counted(count, 'sequence')} of {' and '.join(texts)}",
             overwrite=overwrite,
             shard_bytes=shard_bytes,
-            on_progress=lambda done, of: show({"stage": "export", "step": done, "steps": of}),
+            on_progress=counts_of("export", show),
         )
     if as_json:
         print_json({"output": str(output), **footprint(shape).as_dict()})
@@ -224,7 +225,7 @@ def gguf_command(
             kind,
             name=source.name if source.revision else None,
             overwrite=overwrite,
-            on_progress=lambda done, of: show({"stage": "export", "step": done, "steps": of}),
+            on_progress=counts_of("export", show),
         )
     size_bytes = output.stat().st_size
     if as_json:

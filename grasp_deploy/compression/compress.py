@@ -35,7 +35,7 @@ from grasp_deploy.data import Blocks
 from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import check_room, refuse_existing
-from grasp_deploy.files.progress import OnProgress
+from grasp_deploy.files.progress import OnProgress, counts_of
 
 Learnt = tuple[Plan, dict[str, Path], Blocks]  # the file of each fitted tensor; the text
 
@@ -83,7 +83,7 @@ def compress(
                         folder,
                         fitted=fitted,
                         beside={METRICS_FILE: workspace.metrics()},
-                        on_progress=options.counted("export"),
+                        on_progress=counts_of("export", options.on_progress),
                     )
     return Compressed.of(options.output, plan, run)
 

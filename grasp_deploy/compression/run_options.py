@@ -12,7 +12,7 @@ from grasp_deploy.compression.ranks import is_lead
 from grasp_deploy.compression.resume import Workspace
 from grasp_deploy.data import Blocks
 from grasp_deploy.files.outputs import staged_directory
-from grasp_deploy.files.progress import OnCount, OnProgress, ignore_progress
+from grasp_deploy.files.progress import OnProgress, ignore_progress
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,6 @@ class RunOptions:
             self.on_progress({**row, "member": folder.name})
 
         return replace(self, output=folder, on_progress=follow, **changes)
-
-    def counted(self, stage: str) -> OnCount:
-        """A function that reports a stage's progress, given the steps done and their total."""
-        return lambda done, total: self.on_progress({"stage": stage, "step": done, "steps": total})
 
     def place(self) -> AbstractContextManager[Path]:
         """A folder to write the checkpoint into, on the rank that writes it."""

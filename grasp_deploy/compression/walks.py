@@ -31,6 +31,7 @@ from grasp_deploy.config.compress_config import CompressConfig, changed_options
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.json_files import read_json
 from grasp_deploy.files.outputs import refuse_existing
+from grasp_deploy.files.progress import counts_of
 
 
 def compress_family(config: CompressConfig, output: RunOptions | str | Path) -> list[Compressed]:
@@ -126,7 +127,7 @@ def compress_within(config: CompressConfig, output: RunOptions | str | Path) -> 
                     options.output,
                     overwrite=options.overwrite,
                     beside={METRICS_FILE: (plan.path.parent / METRICS_FILE).read_text("utf-8")},
-                    on_progress=options.counted("export"),
+                    on_progress=counts_of("export", options.on_progress),
                 )
     return Compressed.of(options.output, plan, run)
 

@@ -26,7 +26,7 @@ from grasp_deploy.evaluate.tasks.harness import (
 )
 from grasp_deploy.evaluate.tasks.local_items import local_task
 from grasp_deploy.evaluate.tasks.vllm import vllm_cells
-from grasp_deploy.files.progress import OnProgress, ignore_progress
+from grasp_deploy.files.progress import OnProgress, counts_of, ignore_progress
 from grasp_deploy.files.record import new_record
 
 MAX_TOKENS = 4096  # few-shot prompts are shorter; a cache for all positions may not fit in memory
@@ -77,12 +77,8 @@ def transformers_cells(
     batch_size = settings.batch_size or BATCH_SIZE
     lm = transformers_lm(weights, load_tokenizer(model.path), batch_size, settings.max_tokens)
     for name, loaded in tasks.items():
-        told = partial(_tell, on_progress, f"{name}, {model.name}")
+        told = counts_of(f"{name}, {model.name}", on_progress)
         yield from run_task(lm, name, loaded, settings, told)
-
-
-def _tell(on_progress: OnProgress, stage: str, done: int, requests: int) -> None:
-    on_progress({"stage": stage, "step": done, "steps": requests})
 
 
 def _checked(models: Sequence[BenchModel], settings: TaskSettings) -> TaskSettings:
