@@ -5,12 +5,10 @@ Records of benches are drawn too, so that a page can show both.
     python -m benchmarks.report benchmarks/results/quality_methods-*.json --html page.html
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.budgets import Budgets, tables_of
 from benchmarks.common.output import new_parser, run_command
@@ -29,10 +27,7 @@ from grasp_deploy.bench.kinds import KINDS, section_of
 from grasp_deploy.cli.console import print_json
 from grasp_deploy.cli.report import print_report, report_document, write_report
 from grasp_deploy.files.json_files import typed
-from grasp_deploy.report.section import REMEDY, Section, read_records
-
-if TYPE_CHECKING:  # matplotlib is needed only where figures are drawn
-    from grasp_deploy.report.figure_style import Drawing
+from grasp_deploy.report.section import REMEDY, Drawing, Section, read_records
 
 
 def section(name: str, record: dict[str, Any], path: Path) -> Section:

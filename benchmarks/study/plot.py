@@ -15,7 +15,6 @@ from grasp_deploy.report.figure_style import (
     DASHED,
     MUTED,
     SERIES,
-    Drawing,
     finished,
     key_handle,
     line_handle,
@@ -23,6 +22,7 @@ from grasp_deploy.report.figure_style import (
     new_axes,
 )
 from grasp_deploy.report.figures import UNITS, kept_drawing
+from grasp_deploy.report.section import Drawing
 
 LINES = len(SERIES)  # more could not be told apart
 LAYER_LINES = 3  # counts of few groups lie on one another soon

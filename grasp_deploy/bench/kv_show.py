@@ -1,9 +1,7 @@
 """The KV cache of each model, as a table, a sentence and a figure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -11,11 +9,9 @@ from rich.text import Text
 from grasp_deploy.bench.kv import KvRecord
 from grasp_deploy.bench.show import prediction_outcome, relative_error
 from grasp_deploy.files.sizes import format_bytes
+from grasp_deploy.report.section import Drawing
 from grasp_deploy.report.tables import figure_table
 from grasp_deploy.stats.wording import counted
-
-if TYPE_CHECKING:
-    from grasp_deploy.report.figure_style import Drawing
 
 HEADS = ("model", "bytes per\ntoken", "cache", "tokens,\npredicted", "tokens,\nvLLM", "sequences")
 LARGEST_BLOCK_TOKENS = 128  # on a CPU; vLLM's cache holds whole blocks only

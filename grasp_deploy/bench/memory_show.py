@@ -1,19 +1,15 @@
 """The memory of prefills, as a table, a sentence and a figure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from grasp_deploy.bench.memory import Cell, MemoryRecord
 from grasp_deploy.bench.show import cell_table, line_drawing, prediction_outcome, relative_error
+from grasp_deploy.report.section import Drawing
 from grasp_deploy.stats.wording import counted, grouped, span
-
-if TYPE_CHECKING:
-    from grasp_deploy.report.figure_style import Drawing
 
 PARTS = ("weight_bytes", "kv_bytes", "other_bytes", "peak_bytes")
 HEADS = ("model", "weights", "KV cache", "other", "peak")

@@ -1,10 +1,8 @@
 """Load on live servers, as a table, sentences and figures."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -18,11 +16,9 @@ from grasp_deploy.bench.show import (
     number,
     rate_cells,
 )
+from grasp_deploy.report.section import Drawing
 from grasp_deploy.stats.noise import of_repetitions
 from grasp_deploy.stats.wording import common_outcome, counted, grouped
-
-if TYPE_CHECKING:
-    from grasp_deploy.report.figure_style import Drawing
 
 HEADS = ("model", "tokens/s", "Δ", "TTFT, ms", "TPOT, ms", "E2E, ms", "failed")
 LATENCIES = {

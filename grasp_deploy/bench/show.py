@@ -1,21 +1,17 @@
 """What the benches show alike: cells of tables, gains, and figures with a line for each model."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from rich.table import Table
 from rich.text import Text
 
 from grasp_deploy.bench.record import BenchCell, BenchRecord
+from grasp_deploy.report.section import Drawing
 from grasp_deploy.report.tables import add_group, figure_table
 from grasp_deploy.stats.noise import TOO_FEW, UNDECIDED, Difference, differences
 from grasp_deploy.stats.wording import grouped, points_by_outcome, span
-
-if TYPE_CHECKING:
-    from grasp_deploy.report.figure_style import Drawing
 
 TOLERANCE = 0.005  # relative error of weights and KV cache, which config.json determines
 Cell = TypeVar("Cell", bound=BenchCell)

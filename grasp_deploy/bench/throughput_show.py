@@ -8,12 +8,10 @@ floating-point operations. The embedding is a look-up and counts for neither. Th
 counts for both, tied or not. Of experts only those count that the tokens can take.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -29,12 +27,10 @@ from grasp_deploy.bench.show import (
 )
 from grasp_deploy.bench.throughput import Cell, ThroughputRecord
 from grasp_deploy.checkpoint.footprint import Footprint
+from grasp_deploy.report.section import Drawing
 from grasp_deploy.report.tables import add_group, figure_table
 from grasp_deploy.stats.noise import NO_DIFFERENCE, Difference, of_repetitions
 from grasp_deploy.stats.wording import common_outcome, grouped, listed, span
-
-if TYPE_CHECKING:
-    from grasp_deploy.report.figure_style import Drawing
 
 HEADS = ("model", "tokens/s", "Δ", "TTFT, ms", "Δ", "TPOT, ms", "Δ")
 LATENCIES = {"ttft": "Time to the first token", "tpot": "Time per output token"}

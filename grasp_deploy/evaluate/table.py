@@ -1,9 +1,7 @@
 """A comparison as tables, sentences and figures: loss against size."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -11,11 +9,9 @@ from rich.text import Text
 from grasp_deploy.checkpoint.card.model_card import MARK
 from grasp_deploy.checkpoint.card.quality_verdict import quality_verdict
 from grasp_deploy.evaluate.compare import CompareRecord, LossCell
+from grasp_deploy.report.section import Drawing
 from grasp_deploy.report.tables import figure_table
 from grasp_deploy.stats.wording import plus_minus
-
-if TYPE_CHECKING:  # matplotlib is needed only where figures are drawn
-    from grasp_deploy.report.figure_style import Drawing
 
 HEADS = ("model", "perplexity", "nats", "KL", "agree, %")
 Curve = Sequence[tuple[float, float]]

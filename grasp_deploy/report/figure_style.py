@@ -7,7 +7,6 @@ import io
 import textwrap
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import matplotlib as mpl
@@ -19,6 +18,7 @@ from matplotlib.lines import Line2D
 
 from grasp_deploy.checkpoint.footprint import Footprint
 from grasp_deploy.files.sizes import BINARY_UNITS
+from grasp_deploy.report.section import Drawing
 
 LINE_CHARACTERS = 40  # of a title, a note or a name in the legend; longer ones are wrapped
 MUTED = "#5e6673"
@@ -43,15 +43,6 @@ SETTINGS: dict[str, Any] = {
     "svg.fonttype": "path",  # no label depends on the reader's fonts
     "svg.hashsalt": "grasp-deploy",
 }
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """A figure, the name of its file, and what it shows in words."""
-
-    name: str
-    title: str
-    figure: Figure
 
 
 def our_style() -> AbstractContextManager[None]:

@@ -12,7 +12,6 @@ from grasp_deploy.files.disk import readable_disk_errors
 from grasp_deploy.files.outputs import check_file_place
 from grasp_deploy.report.figure_style import (
     DOTTED,
-    Drawing,
     finished,
     key_handle,
     line_handle,
@@ -21,7 +20,7 @@ from grasp_deploy.report.figure_style import (
     our_style,
     png,
 )
-from grasp_deploy.report.section import Section
+from grasp_deploy.report.section import Drawing, Section
 from grasp_deploy.stats.wording import grouped, listed
 
 MARKS = (b'<meta name="generator" content="grasp-deploy', b"tEXtSoftware\0grasp-deploy")

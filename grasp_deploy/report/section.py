@@ -16,10 +16,19 @@ from grasp_deploy.files.json_files import typed
 from grasp_deploy.files.record import read_record
 
 if TYPE_CHECKING:  # matplotlib is needed only where figures are drawn
-    from grasp_deploy.report.figure_style import Drawing
+    from matplotlib.figure import Figure
 
 REMEDY = "run its command again, or name another record"
 Line = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure, the name of its file, and what it shows in words."""
+
+    name: str
+    title: str
+    figure: Figure
 
 
 @dataclass(frozen=True)

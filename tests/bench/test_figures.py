@@ -7,8 +7,9 @@ import pytest
 pytest.importorskip("matplotlib", reason="matplotlib is in the plot extra")
 
 from grasp_deploy.bench.kinds import section_of
-from grasp_deploy.report.figure_style import Drawing, our_style
+from grasp_deploy.report.figure_style import our_style
 from grasp_deploy.report.figures import figure_groups
+from grasp_deploy.report.section import Drawing
 from tests.bench import records
 from tests.report.figures import assert_legible, axes_of, heights_of, legend_of
 

@@ -7,7 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
-from grasp_deploy.report.figure_style import Drawing, our_style
+from grasp_deploy.report.figure_style import our_style
+from grasp_deploy.report.section import Drawing
 
 
 def axes_of(drawing: Drawing) -> Axes:

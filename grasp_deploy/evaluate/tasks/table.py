@@ -1,9 +1,7 @@
 """A record of tasks as a table and a figure: accuracies side by side, the changes beside them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import to_builtins
 from rich.table import Table
@@ -11,12 +9,10 @@ from rich.text import Text
 
 from grasp_deploy.checkpoint.card.quality_verdict import margin
 from grasp_deploy.evaluate.tasks.accuracy import AVERAGE_RULE, RULE, TasksRecord, average, change
+from grasp_deploy.report.section import Drawing
 from grasp_deploy.report.tables import figure_table
 from grasp_deploy.stats.noise import NO_DIFFERENCE, UNDECIDED
 from grasp_deploy.stats.wording import counted, percent
-
-if TYPE_CHECKING:  # matplotlib is needed only where figures are drawn
-    from grasp_deploy.report.figure_style import Drawing
 
 Cells = Sequence[Mapping[str, Any]]
 

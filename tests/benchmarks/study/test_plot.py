@@ -7,7 +7,8 @@ pytest.importorskip("matplotlib", reason="matplotlib is in the plot extra")
 from matplotlib.container import ErrorbarContainer
 
 from benchmarks.study.plot import best_variants, study_drawings
-from grasp_deploy.report.figure_style import Drawing, our_style
+from grasp_deploy.report.figure_style import our_style
+from grasp_deploy.report.section import Drawing
 from tests.benchmarks.study.records import LOSSES, Losses, study, with_tasks
 from tests.report.figures import assert_legible, axes_of, heights_of, legend_of
 
