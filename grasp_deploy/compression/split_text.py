@@ -13,7 +13,7 @@ from grasp_deploy.errors import InputError
 from grasp_deploy.files.memory import memory_bytes
 from grasp_deploy.files.sizes import format_bytes
 from grasp_deploy.pruning.schedule import CalibrationBlocks
-from grasp_deploy.stats.wording import counted
+from grasp_deploy.stats.wording import counted, grouped
 
 
 @dataclass(frozen=True)
@@ -119,10 +119,9 @@ class Heldout:
         )
 
     def _by_kind(self) -> dict[int, float]:
-        lists: dict[int, list[float]] = {kind: [] for kind in self.kinds}
-        for kind, value in zip(self.kinds, self.divergences, strict=True):
-            lists[kind].append(value)
-        return {kind: fmean(of_kind) for kind, of_kind in lists.items()}
+        pairs = zip(self.kinds, self.divergences, strict=True)
+        alike = grouped(pairs, lambda pair: pair[0])
+        return {of_kind[0][0]: fmean(value for _, value in of_kind) for of_kind in alike}
 
 
 def places_of_sources(text: Blocks) -> list[Tensor]:

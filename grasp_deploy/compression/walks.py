@@ -55,7 +55,7 @@ def compress_family(config: CompressConfig, output: RunOptions | str | Path) -> 
     made, was_there = [], options.output.exists()
     try:
         with Workspace.open(options, run) as workspace:
-            start = _shared(run, workspace)
+            start = Start(text=run.text, dtype=run.dtype, shared=workspace)
             for folder, member in members.items():
                 made.append(compress(member, options.into(folder), start))
                 start = replace(start, mask=made[-1].plan.mask)
@@ -64,11 +64,6 @@ def compress_family(config: CompressConfig, output: RunOptions | str | Path) -> 
             with suppress(OSError):
                 options.output.rmdir()  # if nothing is in it
     return made
-
-
-def _shared(run: PreparedRun, workspace: Workspace) -> Start:
-    """What the first of several runs starts from: a killed walk goes on with its text and dtype."""
-    return Start(text=run.text, dtype=run.dtype, shared=workspace)
 
 
 def _check_places(members: Mapping[Path, CompressConfig], options: RunOptions) -> None:
@@ -141,7 +136,8 @@ def _smallest_within(run: PreparedRun, workspace: Workspace, options: RunOptions
     least = Fraction(run.budget.smallest_limit) / Fraction(run.budget.total_cost)
     floor = max(1, math.ceil(10_000 * least)) / 1e4  # the last, though no whole step leads there
     possible = [*(keep for keep in keeps if keep > floor), floor]
-    holds, breaks, start = 0, len(possible), _shared(run, workspace)  # places in the list
+    holds, breaks = 0, len(possible)  # places in the list
+    start = Start(text=run.text, dtype=run.dtype, shared=workspace)
     held: Plan | None = None
     broke: Plan | None = None
     while breaks - holds > 1:

@@ -42,10 +42,6 @@ class Fit:
     impossible: str | None
 
     @property
-    def model(self) -> str:
-        return self.config.model
-
-    @property
     def cached_tokens(self) -> int:
         """Tokens of the load in the KV cache."""
         return self.load.cached_tokens(self.shape.windows)
@@ -58,7 +54,7 @@ class Fit:
     def command(self, offer: Offer) -> str:
         """The shell commands that carry out an offer, up to the server."""
         options, commands = _engine_options(self.shape, self.load), []
-        path, model, revision = Path(self.model), self.model, []
+        path, model, revision = Path(self.config.model), self.config.model, []
         if self.config.revision is not None:
             revision = ["--revision", self.config.revision]
         if path.is_file():  # commands want its folder, which a config.json elsewhere does not have
@@ -84,7 +80,7 @@ class Fit:
         unpruned, before = ("", "") if self.shape.pruned else (" unpruned,", " before you prune")
         if self.fits:
             command = self.command(self.offers[0])
-            return f"{self.model} fits as it is: serve it{unpruned} by {command}"
+            return f"{self.config.model} fits as it is: serve it{unpruned} by {command}"
         fitting = [offer for offer in self.offers if offer.fits]
         if any(offer.keep is None for offer in fitting):
             return f"Quantising is enough: see what it costs on text of yours{before}."
@@ -98,7 +94,7 @@ class Fit:
     def as_dict(self) -> dict[str, Any]:
         """The record: sizes are whole bytes."""
         return {
-            "model": self.model,
+            "model": self.config.model,
             "fits": self.fits,
             "verdict": self.verdict,
             "impossible": self.impossible,

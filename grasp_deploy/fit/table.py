@@ -22,7 +22,7 @@ def offer_table(fit: Fit) -> Table:
     is_pruned = any(offer.keep is not None for offer in fit.offers)
     sequences = counted(fit.load.sequences, "sequence")
     title = f"{sequences} of {fit.load.context_tokens:,} tokens in {usable}, "
-    path = Path(fit.model)
+    path = Path(fit.config.model)
     name = (path.resolve().parent if path.name == "config.json" else path).name
     name = name.removesuffix(".json")
     notes = [

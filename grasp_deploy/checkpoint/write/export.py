@@ -75,8 +75,7 @@ def export(
     check_layers(plan, base.shape, base.files.values())
     pruned = pruned_shape(plan, base.shape)
     fitted = fitted_beside(plan, pruned)
-    size_bytes = pruned.weight_bytes
-    with staged_directory(output, overwrite=overwrite, size_bytes=size_bytes) as staging:
+    with staged_directory(output, overwrite=overwrite, size_bytes=pruned.weight_bytes) as staging:
         return write_checkpoint(
             plan,
             base,
