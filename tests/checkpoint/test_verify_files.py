@@ -1,12 +1,9 @@
 """What `verify` tells of the files beside the weights, whatever the manifest says of them."""
 
-import json
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -25,8 +22,11 @@ from grasp_deploy.checkpoint.verify_files import (
 from grasp_deploy.checkpoint.write.export import export
 from grasp_deploy.checkpoint.write.quantize import quantize
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.outputs import manifest_of
 from grasp_deploy.pruning.units import UnitTable
 from tests.checkpoint.test_equivalence import random_plan
+from tests.cli.command import edit_json
+from tests.documents import ABSENT
 from tests.tiny import VARIANTS, save_tiny
 
 INDEX_FILE = "model.safetensors.index.json"
@@ -39,7 +39,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = save_tiny("llama", folder, dtype=torch.bfloat16)
     (folder / "model.safetensors").unlink()
     model.save_pretrained(folder, max_shard_size="100KB")
-    edit(folder / "config.json", lambda config: config.update(dtype="float32"))
+    edit_json(folder / "config.json", dtype="float32")
     (folder / "LICENSE.txt").write_text("free")
     (folder / "chat_template.jinja").write_text("{{ messages }}")
     assert len(list(folder.glob("*.safetensors"))) > 1
@@ -57,12 +57,6 @@ def made(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def folder(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "copy"))
-
-
-def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    record = json.loads(path.read_text())
-    change(record)
-    path.write_text(json.dumps(record))
 
 
 def sidecar_files(folder: Path, base: Path | None, plan: Plan | None = None) -> str:
@@ -89,7 +83,7 @@ def test_a_file_that_was_changed(
         (folder / name).unlink()
     else:
         (folder / name).write_text(content)
-        edit(folder / "manifest.json", lambda manifest: manifest["sha256"].update({name: ""}))
+        edit_json(folder / "manifest.json", sha256={**manifest_of(folder), name: ""})
     with pytest.raises((Difference, InputError), match=f"^{words}"):
         sidecar_files(folder, base)
 
@@ -107,7 +101,7 @@ def test_a_config_that_was_changed(
     folder: Path, base: Path, key: str, value: object, needs_base: bool
 ) -> None:
     """What plan and family decide is checked without the base model too."""
-    edit(folder / "config.json", lambda config: config.update({key: value}))
+    edit_json(folder / "config.json", **{key: value})
     for dense in [base] if needs_base else [base, None]:
         with pytest.raises(Difference, match=f"config.json is not what an export.*its {key}"):
             sidecar_files(folder, dense)
@@ -156,7 +150,7 @@ def test_a_platform_that_cannot_serve_it_is_told(tmp_path: Path) -> None:
 
 def test_without_the_base_model_what_comes_from_it_is_not_proven(folder: Path) -> None:
     (folder / "tokenizer.json").write_text("{}")
-    edit(folder / "config.json", lambda config: config.update(rope_theta=1.0))
+    edit_json(folder / "config.json", rope_theta=1.0)
     with pytest.raises(NotProven, match=r"nobody vouches for .*tokenizer.*nor for config.json"):
         sidecar_files(folder, None)
     (folder / "modeling_grasp.py").write_text("import os")
@@ -182,7 +176,7 @@ def test_what_another_release_wrote_is_not_proven(folder: Path, base: Path) -> N
     assert "only manifest.json vouches" in sidecar_files(folder, base, plan)
     (folder / "modeling_grasp.py").write_text("import os")
     (folder / "LICENSE.txt").unlink()
-    edit(folder / "config.json", lambda config: config.pop("transformers_version"))
+    edit_json(folder / "config.json", transformers_version=ABSENT)
     words = r"0.0.9 .*LICENSE.txt is missing.*transformers_version.*modeling_grasp.py "
     with pytest.raises(NotProven, match=words):
         sidecar_files(folder, base, plan)
@@ -196,6 +190,6 @@ def test_what_another_release_wrote_is_not_proven(folder: Path, base: Path) -> N
     [("../model", "or one outside of its folder"), ("n" * 300, "nnn is missing")],
 )
 def test_a_manifest_names_files_of_its_folder(folder: Path, name: str, words: str) -> None:
-    edit(folder / "manifest.json", lambda manifest: manifest["sha256"].update({name: ""}))
+    edit_json(folder / "manifest.json", sha256={**manifest_of(folder), name: ""})
     with pytest.raises(Difference, match=words):
         check_files(folder)

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.cli.command import edit_json
+from tests.documents import ABSENT
 
 INDEX, WEIGHTS = "model.safetensors.index.json", "model.safetensors"
 NORM, HEAD = "model.norm.weight", "lm_head.weight"
@@ -104,10 +105,8 @@ def own_head(folder: Path, difference: float = 1.0) -> None:
 def without_key_value_heads(folder: Path) -> None:
     """A Ministral 3 whose config.json leaves the KV heads to its class, which has more than 4."""
     rope(**SCALED)(folder)
-    stated = {**json.loads((folder / "config.json").read_text()), **MINISTRAL}
-    for key in ("num_key_value_heads", "attention_bias", "mlp_bias"):
-        stated.pop(key)
-    (folder / "config.json").write_text(json.dumps(stated))
+    gone = dict.fromkeys(("num_key_value_heads", "attention_bias", "mlp_bias"), ABSENT)
+    edit_json(folder / "config.json", **MINISTRAL, **gone)
 
 
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}

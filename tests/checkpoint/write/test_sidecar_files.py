@@ -18,6 +18,7 @@ from grasp_deploy.data.tokenizing import SAMPLE
 from grasp_deploy.errors import InputError
 from tests.checkpoint.test_equivalence import random_plan
 from tests.cli.command import edit_json, needs_vllm
+from tests.documents import ABSENT
 from tests.tiny import STEMS, tiny_model
 
 # Each program that loads the folders below its first argument, and prints what they make of a text.
@@ -75,14 +76,6 @@ def byte_level_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def edit(folder: Path, **changes: object) -> None:
-    """Put keys into tokenizer_config.json, or (None) take them out."""
-    path = folder / "tokenizer_config.json"
-    record = {**json.loads(path.read_text()), **changes}
-    gone = {name for name, value in changes.items() if value is None}
-    path.write_text(json.dumps({name: record[name] for name in record if name not in gone}))
-
-
 def prune(base: Path, output: Path) -> Path:
     export(random_plan(base), base, output)
     return output
@@ -98,7 +91,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
             base = root / "dense" / f"{family}-{name}"
             model.save_pretrained(base)
             tokenizer.save_pretrained(base)
-            edit(base, tokenizer_class=name)
+            edit_json(base / "tokenizer_config.json", tokenizer_class=name or ABSENT)
             prune(base, root / "pruned" / base.name)
     return root
 
@@ -145,20 +138,14 @@ def test_named_templates_and_no_code_travel(tmp_path: Path) -> None:
     base = tmp_path / "base"
     tiny_model("llama", vocab_size=600).save_pretrained(base)
     byte_level_tokenizer().save_pretrained(base)
-    edit(base, auto_map={"AutoTokenizer": ["theirs.Own", None]})
+    edit_json(base / "tokenizer_config.json", auto_map={"AutoTokenizer": ["theirs.Own", None]})
     (base / "additional_chat_templates").mkdir()
     (base / "additional_chat_templates/tool_use.jinja").write_text("{{ tools }}")
     pruned = prune(base, tmp_path / "out")
     assert all(check.ok for check in verify(pruned, str(base)))
     expected, found = (AutoTokenizer.from_pretrained(folder) for folder in (base, pruned))
-    assert (
-        found.chat_template
-        == expected.chat_template
-        == {
-            "default": TEMPLATE,
-            "tool_use": "{{ tools }}",
-        }
-    )
+    both = {"default": TEMPLATE, "tool_use": "{{ tools }}"}
+    assert found.chat_template == expected.chat_template == both
     assert found.get_chat_template(tools=[{}]) == "{{ tools }}"
     assert "auto_map" not in (pruned / "tokenizer_config.json").read_text()
 
@@ -171,15 +158,11 @@ def test_the_pattern_of_an_older_mistral_is_mended_in_both_or_in_neither(tmp_pat
     known |= {f"unused {number}": number for number in range(len(known), vocabulary)}
     backend = Tokenizer.from_str(json.dumps(content))
     PreTrainedTokenizerFast(tokenizer_object=backend).save_pretrained(base)
-    edit(base, fix_mistral_regex=True)
+    edit_json(base / "tokenizer_config.json", fix_mistral_regex=True)
     edit_json(base / "config.json", transformers_version="4.57.1")
     pruned = prune(base, tmp_path / "out")
-    texts = [
-        AutoTokenizer.from_pretrained(folder).backend_tokenizer.pre_tokenizer.pre_tokenize_str(
-            "camelCase 2024"
-        )
-        for folder in (base, pruned)
-    ]
+    loaded = (AutoTokenizer.from_pretrained(folder).backend_tokenizer for folder in (base, pruned))
+    texts = [each.pre_tokenizer.pre_tokenize_str("camelCase 2024") for each in loaded]
     assert texts[0] == texts[1] and len(texts[0]) == 7  # camel, Case, a space, and digits
 
 
