@@ -152,8 +152,15 @@ def tiny_model(
     return model.to(dtype).eval()
 
 
-def tiny_tokenizer() -> PreTrainedTokenizerFast:
-    """A tokenizer of 256 tokens, one for each byte; byte 0 ends a sequence.
+@torch.no_grad()
+def logits_of(model: Any, ids: Tensor) -> Tensor:
+    """`(B, T, V)` logits of `(B, T)` ids."""
+    logits: Tensor = model(input_ids=ids).logits
+    return logits
+
+
+def tiny_tokenizer(template: str | None = None) -> PreTrainedTokenizerFast:
+    """A tokenizer of 256 tokens, one for each byte, with a chat template; byte 0 ends a sequence.
 
     Byte 2, which is in no text, gives its place to byte 1 twice: llama.cpp wants a merge.
     """
@@ -163,7 +170,8 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE({text: i for i, text in texts.items()}, merges=[merge]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=letters[0])
+    options = {"eos_token": letters[0], "chat_template": template}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **options)
 
 
 def save_tiny(
@@ -202,9 +210,9 @@ def stated(config: PreTrainedConfig) -> dict[str, Any]:
     return {"num_experts" if k == "num_local_experts" else k: v for k, v in keys.items()}
 
 
-def random_kept(config: PreTrainedConfig, seed: int = 0) -> Kept:
+def random_kept(config: PreTrainedConfig) -> Kept:
     """Units for every layer to keep: all of the first layer, fewer in each layer after it."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     kept = []
     for layer in range(config.num_hidden_layers):
         kinds, least = (config.num_key_value_heads, config.intermediate_size), 1

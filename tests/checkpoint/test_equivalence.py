@@ -5,6 +5,7 @@ The last link, served by vLLM, is in tests/vllm_plugin.
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.files.record import versions
 from grasp_deploy.pruning.gates import gated, scaled_norms
 from grasp_deploy.pruning.projection import project
-from tests.tiny import VARIANTS, save_tiny
+from tests.tiny import VARIANTS, logits_of, save_tiny
 
 pytestmark = pytest.mark.slow  # each variant is built, exported, and loaded three times
 
@@ -58,9 +59,7 @@ def random_plan(directory: Path, **options: Any) -> Plan:
     return Plan(mask.float(), mask, scales, provenance, norm_scales=norms)
 
 
-def logits(model: torch.nn.Module) -> torch.Tensor:
-    with torch.no_grad():
-        return model(input_ids=IDS).logits
+logits = partial(logits_of, ids=IDS)
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from grasp_deploy.engine.serve import running_server
 from grasp_deploy.errors import InputError
 from tests.answering import posted
 from tests.cli.command import edit_json
-from tests.tiny import save_tiny
+from tests.tiny import logits_of, save_tiny
 
 pytestmark = pytest.mark.vllm
 PROMPTS = torch.randint(1, 256, (4, 16), generator=torch.Generator().manual_seed(5))
@@ -87,8 +87,7 @@ def test_a_quantised_checkpoint_is_served_as_it_is_evaluated(
         return
     held_out = JOIN.join(split(documents())[1])
     ids = torch.tensor(tokens(load_tokenizer(folder), held_out)[: 32 * 24]).view(32, 24)
-    with torch.no_grad():
-        logits = load(folder, device="cpu")(input_ids=ids).logits[:, -1].float()
+    logits = logits_of(load(folder, device="cpu"), ids)[:, -1].float()
     first, second = logits.topk(2).values.unbind(1)
     is_sure = first - second > 0.5
     served = torch.tensor(greedy_tokens(folder, ids.tolist(), 1)).flatten()

@@ -13,7 +13,7 @@ from grasp_deploy.data import Blocks, TextSource, read_blocks
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate import perplexity as module
 from grasp_deploy.evaluate.perplexity import measure, perplexity, token_figures
-from tests.tiny import tiny_model
+from tests.tiny import logits_of, tiny_model
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 NOISE = TextSource("noise")
@@ -51,8 +51,7 @@ def test_equals_the_naive_reference(
     for sequence in blocks.token_ids:
         losses = []
         for position in range(1, len(sequence)):
-            with torch.no_grad():
-                logits = model(sequence[None, :position]).logits[0, -1]
+            logits = logits_of(model, sequence[None, :position])[0, -1]
             losses.append(-logits.double().log_softmax(0)[sequence[position]].item())
         by_hand.append(statistics.fmean(losses))
     for batch_size, chunk in ((1, 256), (2, 7), (5, 1), (8, 4)):
@@ -65,8 +64,7 @@ def test_equals_the_naive_reference(
         assert result.perplexity == pytest.approx(math.exp(result.loss_nats_per_token))
         assert (result.tokens, result.dtype) == (5 * 11, "float32")
     model.bfloat16()
-    with torch.no_grad():
-        scores = model(blocks.token_ids).logits[:, :-1].double().log_softmax(-1)
+    scores = logits_of(model, blocks.token_ids)[:, :-1].double().log_softmax(-1)
     wanted = -scores.gather(-1, blocks.token_ids[:, 1:, None]).mean().item()
     result = perplexity(model, blocks, batch_size=5)  # summed in float32 all the same
     assert result.loss_nats_per_token == pytest.approx(wanted, abs=1e-5)
@@ -75,8 +73,8 @@ def test_equals_the_naive_reference(
 
 def test_models_side_by_side(model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     other, blocks = model_of(seed=1), random_blocks()
-    with torch.no_grad():
-        p, q = (m(blocks.token_ids).logits[:, :-1].double().log_softmax(-1) for m in (model, other))
+    both = (logits_of(each, blocks.token_ids)[:, :-1] for each in (model, other))
+    p, q = (logits.double().log_softmax(-1) for logits in both)
     divergence = (p.exp() * (p - q)).sum(-1).mean(-1).tolist()
     agreement = (p.argmax(-1) == q.argmax(-1)).double().mean(-1).tolist()
     for batch_size, chunk in ((1, 256), (2, 4), (5, 1)):

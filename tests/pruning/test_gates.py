@@ -1,5 +1,7 @@
 """Gates: the right values at the right places, the right gradients, and nothing left behind."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -10,7 +12,7 @@ from grasp_deploy.pruning.objective import language_loss, mean_loss
 from grasp_deploy.pruning.training import freeze
 from grasp_deploy.pruning.units import UnitTable
 from tests.pruning.tiny_units import UNITS, frozen, generator, hooks_of, token_ids
-from tests.tiny import tiny_model
+from tests.tiny import logits_of, tiny_model
 
 IDS = token_ids(2, 16)
 
@@ -19,21 +21,19 @@ def random_values(dtype: torch.dtype = torch.float32) -> Tensor:
     return 0.5 + torch.rand(UNITS.size, generator=generator(0)).to(dtype)
 
 
-@torch.no_grad()
-def logits_of(model: PreTrainedModel) -> Tensor:
-    return model(input_ids=IDS).logits
+logits = partial(logits_of, ids=IDS)
 
 
 def test_gates_are_open_until_assigned_and_no_hook_is_left_behind() -> None:
     model = tiny_model("llama")
-    expected = logits_of(model)
+    expected = logits(model)
     with pytest.raises(KeyboardInterrupt), gated(model, UNITS) as gates:
-        assert torch.equal(logits_of(model), expected)
+        assert torch.equal(logits(model), expected)
         gates.assign(torch.zeros(UNITS.size))
         assert hooks_of(model) == 2 * UNITS.layers
         raise KeyboardInterrupt
     assert hooks_of(model) == 0
-    assert torch.equal(logits_of(model), expected)
+    assert torch.equal(logits(model), expected)
 
 
 def gate_gradient(model: PreTrainedModel, values: Tensor) -> Tensor:
@@ -71,8 +71,8 @@ def test_the_gradient_is_that_of_finite_differences(family: str) -> None:
             moved[unit] += sign * step
             with gated(model, UNITS) as gates:
                 gates.assign(moved)
-                logits = logits_of(model)[:, :-1].flatten(0, 1)
-                losses.append(float(nn.functional.cross_entropy(logits, IDS[:, 1:].flatten())))
+                rows = logits(model)[:, :-1].flatten(0, 1)
+                losses.append(float(nn.functional.cross_entropy(rows, IDS[:, 1:].flatten())))
         slope = (losses[0] - losses[1]) / (2 * step)
         assert float(gradient[unit]) == pytest.approx(slope, rel=1e-5, abs=1e-7)
 

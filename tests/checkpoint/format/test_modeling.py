@@ -6,6 +6,7 @@ import inspect
 import json
 import pickle
 import textwrap
+from functools import partial
 from pathlib import Path
 from types import MethodType, ModuleType
 from typing import Any
@@ -28,6 +29,7 @@ from grasp_deploy.checkpoint.read.validate import read_folder
 from tests.tiny import (
     STEMS,
     VARIANTS,
+    logits_of,
     mask_by_hand,
     pruned_config,
     random_kept,
@@ -48,9 +50,7 @@ def pruned_variant(name: str) -> PreTrainedModel:
     return slice_by_hand(dense, random_kept(dense.config))
 
 
-@torch.no_grad()
-def logits(model: PreTrainedModel) -> torch.Tensor:
-    return model(IDS).logits
+logits = partial(logits_of, ids=IDS)
 
 
 def greedy(model: Any, **options: object) -> list[list[int]]:

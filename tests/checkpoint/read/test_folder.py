@@ -27,7 +27,7 @@ from tests.checkpoint.read.damages import (
     tensors,
     write,
 )
-from tests.tiny import random_kept, save_tiny, slice_by_hand
+from tests.tiny import logits_of, random_kept, save_tiny, slice_by_hand
 
 
 @pytest.fixture(scope="module")
@@ -98,8 +98,7 @@ def test_what_lies_beside_a_model_changes_nothing(kind: str, saved: Path, tmp_pa
     for change in changes:
         change(folder)
     tokens = torch.arange(24)[None]
-    with torch.inference_mode():
-        expected, found = (load(path)(tokens).logits for path in (saved / name, folder))
+    expected, found = (logits_of(load(path), tokens) for path in (saved / name, folder))
     assert torch.equal(expected, found)
     assert kind == "tied, equal head" or file_hashes(folder) == hashes
 
@@ -126,10 +125,8 @@ def test_the_file_chooses_no_attention(saved: Path, tmp_path: Path) -> None:
     state = load_file(folder / WEIGHTS)
     for model in (load(folder), with_weights(folder, state)):
         assert isinstance(model, PreTrainedModel) and model.config._attn_implementation == "sdpa"
-    assert (
-        "transformers_weights"
-        not in class_config({**read_config(folder), "transformers_weights": "x"}).to_dict()
-    )
+    values = {**read_config(folder), "transformers_weights": "x"}
+    assert "transformers_weights" not in class_config(values).to_dict()
 
 
 def test_a_checkpoint_that_was_quantised_is_read_and_not_cut(saved: Path, tmp_path: Path) -> None:
@@ -140,8 +137,8 @@ def test_a_checkpoint_that_was_quantised_is_read_and_not_cut(saved: Path, tmp_pa
     with pytest.raises(InputError, match=r"is quantised \(compressed-tensors\).*and quantise"):
         read_stored_model(tmp_path / "int8")
     tokens = torch.arange(24)[None]
-    with torch.inference_mode():
-        plain, found = (load(path)(tokens).logits for path in (saved / "pruned", tmp_path / "int8"))
+    folders = saved / "pruned", tmp_path / "int8"
+    plain, found = (logits_of(load(path), tokens) for path in folders)
     assert 0 < float((plain - found).abs().max()) < 0.1 * float(plain.abs().max())
     method = {"quant_method": "compressed-tensors", "format": "int-quantized"}
     config(quantization_config={**method, "config_groups": {"W8A8": ["Linear"]}})(tmp_path / "int8")

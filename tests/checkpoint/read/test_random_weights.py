@@ -10,7 +10,7 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
 from grasp_deploy.checkpoint.read.loading import STANDARD_DEVIATION, random_model
-from tests.tiny import VARIANTS, pruned_config, tiny_config
+from tests.tiny import VARIANTS, logits_of, pruned_config, tiny_config
 
 
 def write_config(folder: Path, variant: str, *, pruned: bool = False) -> ModelShape:
@@ -36,8 +36,7 @@ def test_every_family_has_the_tensors_of_its_config(
     assert {n: tuple(p.shape) for n, p in in_files.items()} == shape.tensor_shapes()
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
     assert not model.training
-    with torch.inference_mode():
-        logits = model(torch.arange(32).reshape(2, 16)).logits
+    logits = logits_of(model, torch.arange(32).reshape(2, 16))
     assert bool(torch.isfinite(logits).all()) and float(logits.float().std()) > 0
     weight = next(p for n, p in in_files.items() if n.endswith("up_proj.weight")).detach().float()
     assert float(weight.std()) == pytest.approx(STANDARD_DEVIATION, rel=0.05)

@@ -18,7 +18,7 @@ from grasp_deploy.evaluate.settings import TaskSettings
 from grasp_deploy.evaluate.tasks import harness
 from grasp_deploy.evaluate.tasks.harness import load_tasks, run_task, transformers_lm, tried_tasks
 from tests.evaluate.tasks.tiny_tasks import expected, needs_lm_eval, write_items
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.tiny import logits_of, tiny_model, tiny_tokenizer
 
 pytestmark = needs_lm_eval
 LAYOUTS = ("query", "contexts", "hellaswag")
@@ -67,9 +67,8 @@ def test_equals_a_computation_by_hand(
 
 
 def test_an_answer_that_does_not_fit_is_refused(query: Any) -> None:
-    with pytest.raises(
-        InputError, match=r"task query cannot run .* need 16 tokens .* 2 at most\): change"
-    ):
+    words = r"task query cannot run .* need 16 tokens .* 2 at most\): change"
+    with pytest.raises(InputError, match=words):
         run_task(tiny_lm(max_tokens=2), "query", query, TaskSettings())
 
 
@@ -122,8 +121,7 @@ def test_log_probabilities_are_float32_whatever_the_model(query: Any) -> None:
     lm = transformers_lm(model, tiny_tokenizer(), 1, 512)
     item = run_task(lm, "query", query, TaskSettings(limit=1))[0]["items"][0]
     ids = torch.tensor([[*b"Question: 0?\nAnswer: cat"]])
-    with torch.no_grad():
-        scores = model(ids[:, :-1]).logits[0].float().log_softmax(-1)
+    scores = logits_of(model, ids[:, :-1])[0].float().log_softmax(-1)
     wanted = scores[-4:].gather(1, ids[0, -4:, None]).sum().item()
     assert item["loglikelihoods"][0] == pytest.approx(wanted, abs=0.02)
 
@@ -171,9 +169,8 @@ def write_task(folder: Path, name: str, rows: list[dict[str, Any]], **config: An
 def spelled(prompt: str) -> str:
     """The four likeliest bytes, one after the other."""
     model, ids = tiny_model("llama"), [*prompt.encode()]
-    with torch.no_grad():
-        for _ in range(4):
-            ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
+    for _ in range(4):
+        ids.append(int(logits_of(model, torch.tensor([ids]))[0, -1].argmax()))
     return str(tiny_tokenizer().decode(ids[-4:]))
 
 
@@ -230,22 +227,19 @@ def index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
 
 
-def test_unknown_names_are_answered_with_close_ones(index: None) -> None:
-    with pytest.raises(InputError, match=r"no task 'arc_eazy': did you mean arc_easy\?"):
-        load_tasks(["arc_eazy"], [])
-
-
-def test_a_task_without_accuracy_is_refused(index: None) -> None:
-    with pytest.raises(InputError, match=r"task sciq has no accuracy .*word_perplexity"):
-        load_tasks(["sciq"], [])
-    with pytest.raises(InputError, match=r"group both has no accuracy \(its metrics: none\)"):
-        load_tasks(["both"], [])
-
-
-def test_a_tag_and_one_of_its_tasks_are_not_averaged_together(index: None) -> None:
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["arc_eazy"], r"no task 'arc_eazy': did you mean arc_easy\?"),
+        (["sciq"], r"task sciq has no accuracy .*word_perplexity"),
+        (["both"], r"group both has no accuracy \(its metrics: none\)"),
+        (["ai2_arc", "arc_easy"], "task arc_easy is named twice, once by a tag"),
+    ],
+)
+def test_tasks_that_have_no_average_are_refused(names: list[str], words: str, index: None) -> None:
     assert list(load_tasks(["ai2_arc"], [])) == ["ai2_arc"]
-    with pytest.raises(InputError, match="task arc_easy is named twice, once by a tag"):
-        load_tasks(["ai2_arc", "arc_easy"], [])
+    with pytest.raises(InputError, match=words):
+        load_tasks(names, [])
 
 
 @pytest.mark.slow

@@ -9,16 +9,18 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from tests.tiny import logits_of
+
 needs_lm_eval = pytest.mark.skipif(
     find_spec("lm_eval") is None, reason="lm-eval is not installed (the extra eval)"
 )
 WORDS = ("cat", "a longer answer", "dog", "tea", "over there", "42")
 
 
-def write_items(folder: Path, items: int = 12) -> dict[str, Path]:
+def write_items(folder: Path) -> dict[str, Path]:
     """A file for each layout, called after it."""
     rows: dict[str, list[dict[str, Any]]] = {"query": [], "contexts": [], "hellaswag": []}
-    for index in range(items):
+    for index in range(12):
         choices = [WORDS[(index + step) % len(WORDS)] for step in (0, 1, 3)]
         gold = index % 3
         rows["query"].append({"query": f"Question: {index}?", "choices": choices, "gold": gold})
@@ -60,7 +62,6 @@ def _best(scores: list[float]) -> int:
 
 def _log_likelihood(model: PreTrainedModel, context: str, continuation: str) -> float:
     ids = torch.tensor([[*context.encode(), *continuation.encode()]])
-    with torch.no_grad():
-        scores = model(ids[:, :-1]).logits[0].double().log_softmax(-1)
+    scores = logits_of(model, ids[:, :-1])[0].double().log_softmax(-1)
     new = len(continuation.encode())
     return scores[-new:].gather(1, ids[0, -new:, None]).sum().item()
