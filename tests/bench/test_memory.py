@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from grasp_deploy.checkpoint.read.loading import random_model
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import bench_models
 from tests.bench.records import lines_of, memory_record, model, row_of, typed
-from tests.cli.command import grasp_deploy
+from tests.cli.command import grasp_deploy, succeeded
 from tests.tiny import VARIANTS, pruned_config, tiny_config
 
 BATCH = 4
@@ -31,11 +32,8 @@ def config(tmp_path: Path) -> Path:
 
 def test_without_a_gpu_it_predicts_up_to_the_models_limit(config: Path, tmp_path: Path) -> None:
     output = tmp_path / "new" / "memory.json"
-    options = ("--random-weights", "--batch", str(BATCH))
-    ended = grasp_deploy(
-        "bench", "memory", config, *options, "--device", "cpu", "--json", "-o", output
-    )
-    assert ended.code == 0, ended.stderr
+    options = ("--random-weights", "--batch", str(BATCH), "--device", "cpu", "--json")
+    ended = succeeded("bench", "memory", config, *options, "-o", output)
     record = json.loads(ended.stdout)
     assert record == json.loads(output.read_text())
     assert record["settings"]["device"] == "cpu" and record["settings"]["random_weights"]
@@ -52,9 +50,7 @@ def test_without_a_gpu_it_predicts_up_to_the_models_limit(config: Path, tmp_path
 def test_the_record_is_written_before_it_is_shown(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
-
+    interrupted = Mock(side_effect=KeyboardInterrupt)
     monkeypatch.setattr("grasp_deploy.cli.bench.print_report", interrupted)
     options = ("--random-weights", "--prompt-tokens", "8", "--device", "cpu")
     output = tmp_path / "memory.json"

@@ -17,7 +17,7 @@ from grasp_deploy.bench.throughput_child import vllm_arguments
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import bench_models
 from grasp_deploy.files.record import read_record
-from tests.cli.command import REPOSITORY, document, grasp_deploy
+from tests.cli.command import REPOSITORY, document, succeeded
 from tests.installed import pretend
 from tests.tiny import save_tiny
 
@@ -148,8 +148,7 @@ def test_vllm_measures_two_models_side_by_side(
 ) -> None:
     output = tmp_path / "record.json"
     options = ("--enforce-eager", "--repetitions", "2", "-o", output)
-    ended = grasp_deploy("bench", "throughput", demo_model, demo_checkpoint, *SMALL, *options)
-    assert ended.code == 0, ended.stderr
+    ended = succeeded("bench", "throughput", demo_model, demo_checkpoint, *SMALL, *options)
     assert "model" in ended.stdout and "tokens/s" in ended.stdout
     cells = read_record(output)["cells"]
     points = [(name, batch) for batch in (1, 3) for name in ("model", "pruned")]

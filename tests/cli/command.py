@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from grasp_deploy.checkpoint.limits import installed_platform
 from grasp_deploy.cli.app import app
 from grasp_deploy.errors import InputError
+from tests.documents import ABSENT
 
 REPOSITORY = Path(__file__).parents[2]
 # A schedule of seconds on a tiny model. Options that a test adds behind it win.
@@ -46,6 +47,13 @@ def grasp_deploy(*arguments: str | Path) -> Ended:
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return Ended(result.exit_code, result.stdout, result.stderr)
+
+
+def succeeded(*arguments: str | Path) -> Ended:
+    """Run a command that ends well."""
+    ended = grasp_deploy(*arguments)
+    assert ended.code == 0, ended.stderr
+    return ended
 
 
 def document(*arguments: str | Path, code: int = 0) -> dict[str, Any]:
@@ -120,7 +128,9 @@ def tree(folder: Path) -> dict[str, str]:
 
 
 def edit_json(path: Path, **changes: object) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    """Put values at the top of a JSON file, or (ABSENT) take them out."""
+    record = {**json.loads(path.read_text()), **changes}
+    path.write_text(json.dumps({k: value for k, value in record.items() if value is not ABSENT}))
 
 
 def assert_refused(ended: Ended, *words: str) -> None:

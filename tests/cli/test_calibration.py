@@ -11,7 +11,7 @@ from grasp_deploy.checkpoint.plan import load_plan
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.files.tensors import read_tensors, write_tensors
-from tests.cli.command import Ended, grasp_deploy
+from tests.cli.command import Ended, grasp_deploy, succeeded
 from tests.tiny import MAGNITUDE, save_tiny, tiny_tokenizer
 
 QUICK: tuple[str, ...] = (
@@ -42,16 +42,14 @@ def mixed(tiny_folder: Path, texts: Path) -> Path:
     """A checkpoint calibrated on the first two of the texts."""
     texts_alone = ("upper.txt=3", "lower.txt", "self=0")
     mixture = [f"--calibration={text}" for text in texts_alone]
-    ended = grasp_deploy("compress", tiny_folder, "-o", "mixed", *mixture, *QUICK)
-    assert ended.code == 0, ended.stderr
+    succeeded("compress", tiny_folder, "-o", "mixed", *mixture, *QUICK)
     return texts / "mixed"
 
 
 def evaluated(model: Path, data: str, *options: str) -> tuple[dict[str, Any], Ended]:
     shape = ("--sequence-length", "48", "--sequences", "8")
     data_options = ("--data", data, *shape, *options, "--json")
-    ended = grasp_deploy("evaluate", "compare", model, *data_options)
-    assert ended.code == 0, ended.stderr
+    ended = succeeded("evaluate", "compare", model, *data_options)
     return json.loads(ended.stdout)["cells"][0], ended
 
 
@@ -61,8 +59,7 @@ def job(model: Path, **options: Any) -> PreparedRun:
 
 def test_half_is_the_models_own_text(tiny_folder: Path, texts: Path) -> None:
     options = ("--calibration", "upper.txt=3", "--calibration", "lower.txt", *QUICK)
-    ended = grasp_deploy("compress", tiny_folder, "-o", "half", *options)
-    assert ended.code == 0, ended.stderr
+    succeeded("compress", tiny_folder, "-o", "half", *options)
     config = json.loads((texts / "half" / "compress_config.json").read_text())
     assert config["calibration"] == ["upper.txt=3", "lower.txt", "self"]
     parts = load_plan(texts / "half" / "plan.grasp").provenance["calibration"]["parts"]
@@ -99,13 +96,9 @@ def test_both_sides_of_the_split_see_every_source(
 
 def test_conversations_calibrate_and_evaluate(texts: Path) -> None:
     save_tiny("llama", texts / "tuned")
-    tokenizer = tiny_tokenizer()
-    tokenizer.chat_template = TEMPLATE
-    tokenizer.save_pretrained(texts / "tuned")
+    tiny_tokenizer(TEMPLATE).save_pretrained(texts / "tuned")
     alone = [f"--calibration={text}" for text in ("chats.jsonl", "upper.txt", "self=0")]
-    options = (*alone, *QUICK)
-    ended = grasp_deploy("compress", texts / "tuned", "-o", "chatty", *options)
-    assert ended.code == 0, ended.stderr
+    succeeded("compress", texts / "tuned", "-o", "chatty", *alone, *QUICK)
     tokens = job(texts / "tuned", calibration=("chats.jsonl",), sequences=3).text.token_ids
     assert bytes(tokens.flatten().tolist()).startswith(b"<user>What is 0 and 0?\n<assistant>It.\n")
     # The template travelled with the checkpoint.

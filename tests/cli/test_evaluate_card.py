@@ -12,7 +12,7 @@ from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
 from grasp_deploy.checkpoint.read.source import file_hashes
 from grasp_deploy.evaluate.models import bench_models
 from grasp_deploy.files.outputs import lock_of, locked
-from tests.cli.command import Ended, assert_refused, compress, document, grasp_deploy
+from tests.cli.command import Ended, assert_refused, compress, document, grasp_deploy, succeeded
 from tests.evaluate.tasks import task_records
 from tests.tiny import save_tiny
 
@@ -94,8 +94,7 @@ def test_from_the_command_to_the_card(
     assert said.code == 0, said.stderr
     assert verdict["sentence"] in said.stdout and "docs (train)" in said.stdout
     assert json.loads((checkpoint / "quality.json").read_text()) == quality
-    verified = grasp_deploy("verify", checkpoint)
-    assert verified.code == 0, verified.stdout
+    succeeded("verify", checkpoint)
     assert "quality.json" in json.loads((checkpoint / "manifest.json").read_text())["sha256"]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from grasp_deploy.demo.run import MODEL as DEMO
-from tests.cli.command import document, grasp_deploy, needs_vllm
+from tests.cli.command import document, grasp_deploy, needs_vllm, succeeded
 from tests.installed import pretend
 from tests.tiny import MAGNITUDE, VARIANTS, tiny_config
 
@@ -97,8 +97,7 @@ def test_compress_takes_the_commands_with_all_options(memory: str, options: str,
         words = shlex.split(offer["command"].partition(" && ")[0])[1:]
         assert set(given) <= set(words), words
         assert ("--gpu-memory" in words) == (offer["bits"] is None), words
-        ended = grasp_deploy(*words, "--dry-run")
-        assert ended.code == 0, (words, ended.stderr)
+        succeeded(*words, "--dry-run")
 
 
 def test_more_tokens_than_those_of_the_load_are_explained() -> None:
@@ -114,16 +113,14 @@ def test_what_can_only_just_be_pruned_to_fit_is_offered(work: Path) -> None:
     load = ("--gpu-memory", "5371000B", "--overhead", "1B", "--concurrency", "4", "--context", "64")
     offers = document("fit", work, *load, "--dry-run", "--json")["offers"]
     (command,) = [offer["command"] for offer in offers if offer["keep"] is not None]
-    ended = grasp_deploy(*shlex.split(command.partition(" && ")[0])[1:], "--dry-run")
-    assert ended.code == 0, ended.stderr
+    succeeded(*shlex.split(command.partition(" && ")[0])[1:], "--dry-run")
 
 
 def test_compress_names_the_flags_of_the_load(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU, and where no vLLM is installed, a share of the memory; sequences and context."""
     pretend(monkeypatch, lambda name: "0.32.0")
     load = ("--gpu-memory", "19MiB", "--overhead", "1MiB", "--concurrency", "8", "--context", "256")
-    ended = grasp_deploy("compress", DEMO, *load, *QUICK, "-o", "out")
-    assert ended.code == 0, ended.stderr
+    ended = succeeded("compress", DEMO, *load, *QUICK, "-o", "out")
     flags = "--max-model-len 256 --max-num-seqs 8 --max-num-batched-tokens 2048"
     command = f"grasp-deploy serve out -- {flags} --gpu-memory-utilization 0.9"
     assert command in " ".join(ended.stdout.split())
@@ -135,8 +132,7 @@ def test_the_last_line_is_the_command_to_serve(
     """Below the table, when the model is made and when it is there already."""
     monkeypatch.setattr("grasp_deploy.fit.memory.found_platform", lambda: None)
     for _ in range(2):
-        ended = grasp_deploy("fit", tiny_folder, *SMALL, *QUICK, "-o", "out")
-        assert ended.code == 0, ended.stderr
+        ended = succeeded("fit", tiny_folder, *SMALL, *QUICK, "-o", "out")
         assert "grasp-deploy serve out -- --max-model-len 64" in ended.stdout.splitlines()[-1]
         assert "Predicted and measured" in ended.stdout
 
@@ -147,13 +143,11 @@ def test_a_model_is_pruned_until_it_fits_and_vllm_agrees(work: Path) -> None:
     """The running server's own words beside the prediction; a second time nothing is made anew."""
     load = ("--gpu-memory", "19MiB", "--overhead", "1MiB", "--concurrency", "8", "--context", "256")
     command: tuple[str | Path, ...] = ("fit", DEMO, *load, *QUICK, "-o", "out", "--json")
-    ended = grasp_deploy(*command)
-    assert ended.code == 0, ended.stderr
-    document = json.loads(ended.stdout)
-    predicted, measured = (document["served"][name] for name in ("predicted", "measured"))
+    made = document(*command)
+    predicted, measured = (made["served"][name] for name in ("predicted", "measured"))
     assert predicted == measured
-    assert predicted["weight_bytes"] == document["result"]["weight_bytes"]
+    assert predicted["weight_bytes"] == made["result"]["weight_bytes"]
     assert predicted["capacity"]["sequences"] == 8
     again = grasp_deploy(*command)
     assert "already the result" in again.stderr
-    assert json.loads(again.stdout) == document
+    assert json.loads(again.stdout) == made

@@ -32,7 +32,7 @@ from grasp_deploy.checkpoint.read.source import (
 from grasp_deploy.checkpoint.write.shards import read_tensor
 from grasp_deploy.errors import InputError
 from tests.answering import answering
-from tests.cli.command import assert_refused, grasp_deploy, tree
+from tests.cli.command import assert_refused, grasp_deploy, succeeded, tree
 from tests.tiny import save_tiny
 
 COMMIT, OTHER = "0123456789abcdef0123456789abcdef01234567", "f" * 40
@@ -233,8 +233,7 @@ def test_a_pruned_model_of_the_hub(
     assert names - {path.name for path in snapshot.iterdir()} == CODE_FILES
     monkeypatch.setattr(reading, "_fetch", lambda *_: snapshot)
     for model, folder in (("org/name", "hub"), (demo_checkpoint, "own")):
-        told = grasp_deploy("quantize", model, "--scheme", "int8", "-o", tmp_path / folder)
-        assert told.code == 0, told.stderr
+        succeeded("quantize", model, "--scheme", "int8", "-o", tmp_path / folder)
     assert tree(tmp_path / "hub") == tree(tmp_path / "own")
     (snapshot / "metrics.jsonl").unlink()
     damaged = grasp_deploy("quantize", "org/name", "--scheme", "int8", "-o", tmp_path / "out")

@@ -24,8 +24,8 @@ from tests.checkpoint.write.tokenizers_by_rule import (
     trained,
     with_a_word,
 )
-from tests.cli.command import assert_refused, edit_json, grasp_deploy
-from tests.tiny import VARIANTS, random_kept, save_tiny, slice_by_hand
+from tests.cli.command import assert_refused, edit_json, grasp_deploy, succeeded
+from tests.tiny import VARIANTS, logits_of, random_kept, save_tiny, slice_by_hand
 
 xllamacpp = pytest.importorskip("xllamacpp", reason="xllamacpp, which is llama.cpp, is absent")
 pytest.importorskip("gguf", reason="the package gguf is absent")
@@ -59,8 +59,7 @@ def worst_difference(folder: Path, path: Path) -> float:
     server = llama_cpp(path)  # while this is held, it answers
     said = posted(f"{server.listening_address}/completion", asked)["completion_probabilities"]
     ids = torch.tensor([PROMPT + [each["id"] for each in said]])
-    with torch.no_grad():
-        logits = load(folder, device="cpu", dtype="float32")(input_ids=ids).logits[0]
+    logits = logits_of(load(folder, device="cpu", dtype="float32"), ids)[0]
     rows = logits[len(PROMPT) - 1 : -1].log_softmax(-1)
     assert len(said) == len(rows) == 24
     return max(
@@ -113,8 +112,7 @@ def test_narrower_types_are_as_near_as_their_bits_allow(
     from gguf.quants import dequantize
 
     folder = save_pruned("qwen3-tied", tmp_path / "model")
-    ended = grasp_deploy("gguf", folder, "-o", tmp_path / "a.gguf", "--type", kind)
-    assert ended.code == 0, ended.stderr
+    succeeded("gguf", folder, "-o", tmp_path / "a.gguf", "--type", kind)
     held = {each.name: each for each in GGUFReader(tmp_path / "a.gguf").tensors}
     types = {name: each.tensor_type.name for name, each in held.items()}
     assert types["blk.0.attn_qkv.weight"] == kind.upper()

@@ -10,7 +10,7 @@ from grasp_deploy.checkpoint.write.export import export
 from grasp_deploy.checkpoint.write.quantize import quantize
 from tests.checkpoint.test_equivalence import random_plan
 from tests.checkpoint.write.test_quantize import first_of
-from tests.cli.command import grasp_deploy
+from tests.cli.command import succeeded
 from tests.tiny import save_tiny
 
 pytest.importorskip("auto_round", reason="AutoRound is not installed")
@@ -25,8 +25,7 @@ def test_matrices_that_cannot_be_learnt_are_counted(
     export(random_plan(base, ffn_multiple=32), base, plain)
     command = ("quantize", plain, "--scheme", "w4a16", "-o")
     text = ("--calibration", demo_text[0], "--calibration-sequences", "4")
-    told = grasp_deploy(*command, folder, *text)
-    assert told.code == 0, told.stderr
+    told = succeeded(*command, folder, *text)
     quantize(plain, "w4a16", other)
     learnt, nearest = (load_file(first_of(each)) for each in (folder, other))
     packed = [name for name in learnt if name.endswith("_packed")]
