@@ -7,6 +7,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -21,10 +22,7 @@ from tests.cli.command import assert_nothing_changes, assert_refused, compress, 
 @pytest.fixture(scope="module")
 def unfinished_once(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that an interrupt between learning and export leaves beside `out`."""
-
-    def interrupt(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
+    interrupt = Mock(side_effect=KeyboardInterrupt)
     folder = tmp_path_factory.mktemp("unfinished")
     (folder / "text.txt").write_text(conftest.TEXT)
     with pytest.MonkeyPatch.context() as patch:

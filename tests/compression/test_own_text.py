@@ -166,8 +166,7 @@ def test_what_texts_begin_with(tmp_path: Path, caplog: pytest.LogCaptureFixture)
 
 
 def test_what_is_drawn_is_a_whole_word_behind_the_first_token() -> None:
-    tokenizer: Any = tiny_tokenizer()
-    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    tokenizer: Any = tiny_tokenizer("{% for m in messages %}{{ m.content }}{% endfor %}")
     tokenizer.add_special_tokens({"bos_token": "<s>"})
     tokenizer.add_tokens([f"<unused{n}>" for n in range(500)])
     tokenizer.needs_first_token = True

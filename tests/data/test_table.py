@@ -22,8 +22,7 @@ TEMPLATE = (
     "{% if message.name is defined %}({{ message.name }}){% endif %}{{ '\n' }}"
     "{% endfor %}"
 )
-TOKENIZER = tiny_tokenizer()
-TOKENIZER.chat_template = TEMPLATE
+TOKENIZER = tiny_tokenizer(TEMPLATE)
 CHATS = [
     [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello “you”."}],
     [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Why?"}],
@@ -103,8 +102,7 @@ PARTS = [{"type": "text", "text": "Hi."}, {"type": "text", "text": "You."}]
 def test_calls_of_tools_and_parts_are_written_and_rows_of_nothing_skipped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tokenizer = tiny_tokenizer()
-    tokenizer.chat_template = (
+    tokenizer = tiny_tokenizer(
         "{% for m in messages %}{% if m.tool_calls and not m.content %}{{ m.tool_calls | tojson }}"
         "{% else %}<{{ m.content }}{{ m.tool_calls }}>{% endif %}{% endfor %}"
     )
@@ -155,8 +153,7 @@ def test_what_is_no_conversation(tmp_path: Path, row: Any, words: str) -> None:
 
 
 def test_a_template_that_prints_the_date_writes_the_same_on_every_day() -> None:
-    tokenizer = tiny_tokenizer()
-    tokenizer.chat_template = (  # as Llama 3 has it
+    tokenizer = tiny_tokenizer(  # as Llama 3 has it
         "\n{% if strftime_now is defined %}{% set date = strftime_now('%d %b %Y') %}{% endif %}"
         "{{ date }} {{ strftime_now('%Y-%m-%d') }}"
         "{% for m in messages %}<{{ m.content }}>{% endfor %}"
@@ -174,7 +171,5 @@ def test_a_template_that_prints_the_date_writes_the_same_on_every_day() -> None:
     ],
 )
 def test_a_template_reaches_nothing_outside_itself(template: str) -> None:
-    tokenizer = tiny_tokenizer()
-    tokenizer.chat_template = template
     with pytest.raises(InputError, match=r"^row 7 is refused by the chat template"):
-        write_chat(tokenizer, CHATS[0], "row 7")
+        write_chat(tiny_tokenizer(template), CHATS[0], "row 7")

@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -133,10 +134,8 @@ def test_an_output_is_blamed_for_its_own_files_alone(
 def test_a_full_disk_is_that_of_the_output_and_not_of_what_is_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left")
-
     (tmp_path / "source").write_text("a")
+    full = Mock(side_effect=OSError(errno.ENOSPC, "No space left"))
     monkeypatch.setattr(os, "sendfile", full)
     with (
         pytest.raises(InputError, match=r"cannot write .*/out \(No space left\)"),
