@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,18 +19,13 @@ from grasp_deploy.checkpoint.write.gguf_file import write_gguf
 from grasp_deploy.checkpoint.write.quantize import quantize
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.dry_run import dry_run, multiplied
-from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.errors import InputError
+from tests.compression.conftest import config_in
 from tests.conftest import MakeOnce
 from tests.kills import written_by
 from tests.tiny import VARIANTS, save_tiny
 
-
-def config_of(folder: Path, **options: object) -> CompressConfig:
-    text = str(folder / "text.txt")
-    shared = {"calibration": (text, "self=0"), "sequences": 48, "sequence_length": 32}
-    shared |= {"model": str(folder / "model"), "device": "cpu", "keep": 0.6}
-    return CompressConfig(**{**shared, **options})  # type: ignore[arg-type]
+config_of = partial(config_in, keep=0.6)
 
 
 @pytest.fixture(scope="module")

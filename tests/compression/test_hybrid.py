@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -22,8 +21,8 @@ from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.run_options import RunOptions, Start
 from grasp_deploy.errors import InputError
-from tests.compression.conftest import Killed, MakeConfig
-from tests.tiny import RANDOM, VARIANTS, save_tiny, stated, tiny_config
+from tests.compression.conftest import Killed, MakeConfig, kill_in
+from tests.tiny import RANDOM, VARIANTS, logits_of, save_tiny, stated, tiny_config
 
 IDS = torch.arange(1, 25)[None]
 IN_FLOAT32 = ("A_log", "linear_attn.norm.weight")
@@ -43,12 +42,11 @@ def save_whole(folder: Path, **changes: object) -> None:
     text = json.loads((folder / "config.json").read_text())
     text["rope_parameters"] |= {"mrope_section": [2, 1, 1], "mrope_interleaved": True}
     text |= {"mtp_num_hidden_layers": 1, "attn_output_gate": True, "mamba_ssm_dtype": "float32"}
-    whole: dict[str, Any] = {
-        "model_type": "qwen3_5",
-        "architectures": ["Qwen3_5ForConditionalGeneration"],
+    whole = {
+        **{"model_type": "qwen3_5", "architectures": ["Qwen3_5ForConditionalGeneration"]},
+        **{"text_config": text | changes, "vision_config": {}, "image_token_id": 255},
+        "tie_word_embeddings": False,
     }
-    whole |= {"text_config": text | changes, "vision_config": {}, "image_token_id": 255}
-    whole["tie_word_embeddings"] = False
     (folder / "config.json").write_text(json.dumps(whole))
 
 
@@ -74,8 +72,7 @@ def test_the_language_model_is_cut_and_the_rest_is_left_out(
     assert "text_config" not in config and config["per_layer_config"]["0"].keys() == {
         "intermediate_size"
     }
-    with torch.no_grad():
-        dense, pruned = (load(folder, dtype="float32")(IDS).logits for folder in (base, output))
+    dense, pruned = (logits_of(load(path, dtype="float32"), IDS) for path in (base, output))
     assert dense.shape == pruned.shape and not torch.equal(dense, pruned)
 
 
@@ -86,14 +83,9 @@ def test_a_recovery_keeps_what_is_in_float32(make_config: MakeConfig, tmp_path: 
     save_whole(base)
     quick = {"keep": 0.6, "method": RANDOM, "scale_epochs": 0}
     config = make_config(model=str(base), recover=4096, **quick)
-
-    def stop(row: dict[str, Any]) -> None:
-        if row["stage"] == "recovery" and row["step"] == 3:
-            raise Killed
-
     whole = compress(config, RunOptions(tmp_path / "whole")).plan
     with pytest.raises(Killed):
-        compress(config, RunOptions(tmp_path / "out", on_progress=stop))
+        compress(config, RunOptions(tmp_path / "out", on_progress=kill_in("recovery", 3)))
     assert compress(config, RunOptions(tmp_path / "out", resume=True)).plan.fitted == whole.fitted
     compress(replace(config, recover=None), cut)
     compress(config, RunOptions(tmp_path / "healed"), Start(checkpoint=cut))

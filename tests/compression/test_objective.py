@@ -10,20 +10,17 @@ import torch.nn.functional as F
 
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.read.loading import load
-from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.mask import fold_scales
 from grasp_deploy.compression.prepare import prepare
-from grasp_deploy.compression.run_options import RunOptions
 from grasp_deploy.compression.stages import passes_of
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.pruning.distilling import DensePredictions
-from tests.compression.conftest import MakeConfig
+from tests.compression.conftest import MakeConfig, compressed
 
 
 def scaled(config: CompressConfig, output: Path) -> tuple[Plan, list[dict[str, Any]]]:
     """The plan, and the rows of the scales."""
-    rows: list[dict[str, Any]] = []
-    plan = compress(config, RunOptions(output, on_progress=rows.append)).plan
+    plan, rows = compressed(config, output)
     return plan, [row for row in rows if row["stage"] == "scales"]
 
 
@@ -62,8 +59,7 @@ def test_the_dense_model_reads_the_text_once(
     for module in ("prepare", "stages"):
         monkeypatch.setattr(f"grasp_deploy.compression.{module}.GATE_SEQUENCES", 8)
     config = make_config(keep=0.6, rounds=2, batch_size=1)
-    rows: list[dict[str, Any]] = []
-    compress(config, RunOptions(tmp_path / "out", on_progress=rows.append))
+    _, rows = compressed(config, tmp_path / "out")
     read = [row["step"] for row in rows if row["stage"] == "predictions"]
     assert read == [*range(1, 1 + passes_of(config)["predictions"])] and len(read) > 8 + 1
     gates = [row for row in rows if row["stage"] == "gates"]
@@ -75,9 +71,7 @@ def test_the_dense_model_reads_the_text_once(
 
 
 def test_gates_learn_the_text_if_asked(make_config: MakeConfig, tmp_path: Path) -> None:
-    rows: list[dict[str, Any]] = []
-    config = make_config(keep=0.6, rounds=2, objective="text")
-    compress(config, RunOptions(tmp_path / "out", on_progress=rows.append))
+    _, rows = compressed(make_config(keep=0.6, rounds=2, objective="text"), tmp_path / "out")
     assert "predictions" not in {row["stage"] for row in rows}
     gates = [row for row in rows if row["stage"] == "gates"]
     assert gates[0]["heldout_loss"] > 0 and "loss" in gates[0]

@@ -21,7 +21,7 @@ from grasp_deploy.compression import recovery, recovery_text
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.prepare import prepare
 from grasp_deploy.compression.result import compression_record
-from grasp_deploy.compression.run_options import RunOptions, Start
+from grasp_deploy.compression.run_options import Start
 from grasp_deploy.compression.split_text import Heldout
 from grasp_deploy.compression.stages import passes_of
 from grasp_deploy.config.compress_config import CompressConfig
@@ -31,7 +31,7 @@ from grasp_deploy.evaluate.perplexity import perplexity
 from grasp_deploy.pruning.distilling import Distiller
 from grasp_deploy.pruning.objective import LossError
 from tests.cli.command import assert_refused, document, grasp_deploy
-from tests.compression.conftest import MakeConfig
+from tests.compression.conftest import MakeConfig, compressed
 from tests.tiny import RANDOM
 
 pytestmark = pytest.mark.slow  # each compresses or recovers the embedded model
@@ -56,8 +56,7 @@ def cut(config: CompressConfig, tmp_path_factory: pytest.TempPathFactory) -> Pat
 @pytest.fixture(scope="module")
 def recovered(config: CompressConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("recovered") / "out"
-    rows: list[dict[str, Any]] = []
-    compress(config, RunOptions(output, on_progress=rows.append))
+    _, rows = compressed(config, output)
     told = [row for row in rows if row["stage"] == "recovery"]
     assert [row["step"] for row in told] == [*range(33)], "of a thousand tokens each"
     assert {row["steps"] for row in told} == {32}

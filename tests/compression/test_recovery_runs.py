@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from grasp_deploy.errors import InputError
 from grasp_deploy.pruning.distilling import Distiller
 from grasp_deploy.pruning.training import recompute
 from tests.checkpoint.card.test_model_card import record
-from tests.compression.conftest import MakeConfig
+from tests.compression.conftest import Killed, MakeConfig, kill_in
 from tests.tiny import RANDOM
 
 pytestmark = pytest.mark.slow  # each compresses and recovers a model
@@ -39,14 +40,9 @@ def test_a_resumed_recovery_reads_what_it_began_with(
     shutil.copy(config.calibration[0], text)
     config = replace(config, calibration=(str(text), "self"))
     whole = compress(config, tmp_path / "whole").plan
-
-    def stop(row: dict[str, Any]) -> None:
-        if row["stage"] == "recovery" and row["step"] == 2:
-            raise KeyboardInterrupt
-
     monkeypatch.setattr("grasp_deploy.compression.stages.SAVE_EVERY_SECONDS", 0.0)
-    with pytest.raises(KeyboardInterrupt):
-        compress(config, RunOptions(tmp_path / "out", on_progress=stop))
+    with pytest.raises(Killed):
+        compress(config, RunOptions(tmp_path / "out", on_progress=kill_in("recovery", 2)))
     assert (told := "text: the one that the run began with") not in caplog.text
     text.write_text("ABC" + text.read_text())
     saved = (tmp_path / "out.partial" / "recovery.safetensors").stat().st_size
@@ -82,9 +78,6 @@ def test_a_check_that_overflows_ends_a_resumed_recovery_too(
         found = measure(self, rows)
         return found._replace(divergence=found.divergence * (inf if len(calls) == 3 else 1))
 
-    def stop(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
     calls: list[Tensor] = []
     monkeypatch.setattr(Distiller, "measure", overflows_third)
     config = make_config(keep=0.6, method=RANDOM, compensation=False, scale_epochs=0)
@@ -92,6 +85,7 @@ def test_a_check_that_overflows_ends_a_resumed_recovery_too(
     whole = compress(config, tmp_path / "whole").plan
     calls.clear()
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        stop = Mock(side_effect=KeyboardInterrupt)
         patch.setattr("grasp_deploy.compression.compress.write_checkpoint", stop)
         compress(config, tmp_path / "out")
     again = compress(config, RunOptions(tmp_path / "out", resume=True)).plan
@@ -106,15 +100,10 @@ def test_a_recovery_goes_on_from_the_checkpoint_that_it_began_with(
     """Whatever `evaluate card` has written into that since, before the end or after it."""
     cut, out, other = (tmp_path / name for name in ("cut", "out", "other"))
     config = make_config(keep=0.6, method=RANDOM, compensation=False, scale_epochs=0)
-
-    def stop(row: dict[str, Any]) -> None:
-        if row["stage"] == "recovery":
-            raise KeyboardInterrupt
-
     compress(config, cut)
     healing, start = replace(config, recover=4 * 1024), Start(checkpoint=cut)
-    with pytest.raises(KeyboardInterrupt):
-        compress(healing, RunOptions(out, on_progress=stop), start)
+    with pytest.raises(Killed):
+        compress(healing, RunOptions(out, on_progress=kill_in("recovery", 0)), start)
     shutil.copytree(tmp_path / "out.partial", tmp_path / "other.partial")
     for excess in (0.02, 0.9):  # it ends, and is known as ended
         renew_card(cut, intact_plan(cut), record(excess), lasting_files(cut))

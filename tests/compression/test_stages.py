@@ -3,7 +3,6 @@
 import shutil
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,7 +33,7 @@ from grasp_deploy.pruning.objective import mean_loss
 from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.units import UnitTable
 from tests.cli.test_verify import state_anew
-from tests.compression.conftest import Killed, MakeConfig
+from tests.compression.conftest import Killed, MakeConfig, compressed, kill_in
 from tests.tiny import save_tiny
 
 
@@ -50,12 +49,6 @@ COMPENSATED: dict[str, Any] = {"method": "progressive", "rounds": 1, "scale_epoc
 def quick(make_config: MakeConfig) -> CompressConfig:
     """Its text has more tokens than a layer has columns."""
     return make_config(keep=0.6, scale_epochs=0, compensation=False)
-
-
-def compressed(config: CompressConfig, output: Path) -> tuple[Plan, list[dict[str, Any]]]:
-    rows: list[dict[str, Any]] = []
-    plan = compress(config, RunOptions(output, on_progress=rows.append)).plan
-    return plan, rows
 
 
 def test_scores_of_ones_own_decide_the_mask(
@@ -111,13 +104,14 @@ def test_what_learning_wrecks_is_not_kept(quick: CompressConfig, tmp_path: Path)
     assert (first["kept_ffn_share"], first["kept_kv_share"]) == units.kept_shares(start.mask)
 
 
+Compensated = tuple[Path, Plan, list[dict[str, Any]]]  # its folder, plan and metrics
+
+
 @pytest.fixture(scope="module")
-def compensated(
-    quick: CompressConfig, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Path, Plan, list[dict[str, Any]]]]:
+def compensated(quick: CompressConfig, tmp_path_factory: pytest.TempPathFactory) -> Compensated:
     output = tmp_path_factory.mktemp("compensated") / "out"
     config = replace(quick, **COMPENSATED, compensation=True)
-    yield output, *compressed(config, output)
+    return output, *compressed(config, output)
 
 
 @pytest.mark.slow
@@ -128,12 +122,10 @@ def test_compensation_lowers_the_heldout_loss(short_config: CompressConfig, tmp_
     plan, rows = compressed(config, tmp_path / "with")
     checks = list(verify(tmp_path / "with"))
     assert len(checks) == 7 and all(check.ok for check in checks), checks
-    assert (
-        f"{2 * len(plan.dense_layers)} refitted or recovered ones have the SHA" in checks[2].detail
-    )
-    assert [row["step"] for row in rows if row["stage"] == "compensation"] == list(
-        range(1, 2 * len(plan.dense_layers) + 1)
-    )
+    count = 2 * len(plan.dense_layers)
+    assert f"{count} refitted or recovered ones have the SHA" in checks[2].detail
+    steps = [row["step"] for row in rows if row["stage"] == "compensation"]
+    assert steps == [*range(1, count + 1)]
     without, _ = compressed(replace(config, compensation=False), tmp_path / "without")
     assert torch.equal(without.mask, plan.mask)
     losses = [one.provenance["losses"]["heldout_pruned"] for one in (plan, without)]
@@ -141,7 +133,7 @@ def test_compensation_lowers_the_heldout_loss(short_config: CompressConfig, tmp_
 
 
 def test_a_plan_in_its_checkpoint_makes_it_again_and_one_elsewhere_does_not(
-    compensated: tuple[Path, Plan, list[dict[str, Any]]], tmp_path: Path
+    compensated: Compensated, tmp_path: Path
 ) -> None:
     output, plan, _ = compensated
     base = plan.provenance["model"]
@@ -161,9 +153,7 @@ def outcomes_anew(folder: Path) -> dict[str, str]:
     return {check.name: check.outcome for check in verify(folder)}
 
 
-def test_noise_in_place_of_fitted_tensors(
-    compensated: tuple[Path, Plan, list[dict[str, Any]]], tmp_path: Path
-) -> None:
+def test_noise_in_place_of_fitted_tensors(compensated: Compensated, tmp_path: Path) -> None:
     """Its digests show it, and where the plan was written anew as well, its loss."""
     folder = Path(shutil.copytree(compensated[0], tmp_path / "noise"))
     tensors, fitted = load_file(folder / WEIGHTS_FILE), compensated[1].fitted
@@ -196,7 +186,7 @@ def test_the_plan_states_the_loss_of_the_finished_model(
 
 
 def test_a_loss_under_the_one_that_the_plan_states(
-    compensated: tuple[Path, Plan, list[dict[str, Any]]], tmp_path: Path
+    compensated: Compensated, tmp_path: Path
 ) -> None:
     """It is another model's, however good: the plan states what was measured."""
     folder = Path(shutil.copytree(compensated[0], tmp_path / "better"))
@@ -220,7 +210,7 @@ def test_too_little_text_leaves_the_weights_as_they_were(
 
 
 def test_refitted_columns_carry_their_scales(
-    compensated: tuple[Path, Plan, list[dict[str, Any]]], quick: CompressConfig, tmp_path: Path
+    compensated: Compensated, quick: CompressConfig, tmp_path: Path
 ) -> None:
     """The same run without scales has the same mask and columns, each unscaled."""
     output, plan, _ = compensated
@@ -239,7 +229,7 @@ def test_refitted_columns_carry_their_scales(
 
 
 def test_norms_carry_their_scales(
-    compensated: tuple[Path, Plan, list[dict[str, Any]]], quick: CompressConfig, tmp_path: Path
+    compensated: Compensated, quick: CompressConfig, tmp_path: Path
 ) -> None:
     """Each in its place, rounded once; without them the norms are the dense model's."""
     output, plan, _ = compensated
@@ -268,12 +258,8 @@ def test_the_last_refit_goes_on_with_the_layer_where_it_was_killed(
     whole, rows = compressed(config, tmp_path / "whole")
     assert whole.provenance["compensation"], "the refit stayed"
     layers = sum(row["stage"] == "compensation" for row in rows)
-
-    def kill(row: dict[str, Any]) -> None:
-        if row["stage"] == "compensation" and row["step"] == layers - 2:
-            raise Killed
-
     with pytest.raises(Killed):
+        kill = kill_in("compensation", layers - 2)
         compress(config, RunOptions(tmp_path / "out", on_progress=kill))
     rows.clear()
     monkeypatch.setattr(loading, "bfloat16_rate", lambda: 0.5)
@@ -282,7 +268,6 @@ def test_the_last_refit_goes_on_with_the_layer_where_it_was_killed(
     assert steps == [layers - 1, layers]
     weights = [(tmp_path / name / WEIGHTS_FILE).read_bytes() for name in ("whole", "out")]
     assert weights[0] == weights[1]
-    fits = [
-        load_plan(tmp_path / n / PLAN_FILE).provenance["compensation"] for n in ("whole", "out")
-    ]
-    assert fits[0] == fits[1]
+    plans = (load_plan(tmp_path / name / PLAN_FILE) for name in ("whole", "out"))
+    first, second = (plan.provenance["compensation"] for plan in plans)
+    assert first == second
