@@ -11,6 +11,7 @@ from grasp_deploy.bench.kinds import section_of
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.compare import LossCell
 from grasp_deploy.evaluate.table import frontier_of, headlines
+from tests.bench import records
 from tests.bench.records import model, typed
 from tests.evaluate.tasks.task_records import task_record
 
@@ -29,17 +30,13 @@ def record(losses: Sequence[float]) -> dict[str, Any]:
             "perplexity": math.exp(loss),
             "loss_nats_per_token": loss,
             "tokens": 16_384,
-            "tokens_counted": "all",
             "data": {"source": "text", "sequences": 64},
-            "dtype": "float32",
-            "seconds": 1.0,
             "excess_nats": loss - losses[0] if place else None,
             "excess_error": 0.01 if place else None,
         }
         for place, (named, loss) in enumerate(zip(models, losses, strict=True))
     ]
-    header = {"schema_version": 1, "benchmark": "perplexity", "machine": {}, "settings": {}}
-    return {**header, "models": models, "cells": cells}
+    return records.record("perplexity", models, cells=cells)
 
 
 def test_the_frontier_has_what_no_other_beats() -> None:
