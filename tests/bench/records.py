@@ -130,17 +130,15 @@ def _times(figures: dict[str, Any], batch: int) -> tuple[float, float]:
     return ttft, (figures["weight_bytes"] - table + cached) / BYTES_PER_SECOND
 
 
-def memory_record(
-    models: Models, prompt_tokens: Sequence[int] = (256, 512, 1024, 2048), weight_error: float = 0.0
-) -> Record:
-    """Weights and cache as predicted (the weights off by `weight_error`), and some activations."""
+def memory_record(models: Models, prompt_tokens: Sequence[int] = (256, 512, 1024, 2048)) -> Record:
+    """Weights and cache as predicted, and some activations."""
     cells = []
     for entry, tokens in product(models, prompt_tokens):
         weights = entry["footprint"]["weight_bytes"]
         kv = entry["footprint"]["kv_bytes_per_token"] * tokens * 4
         other = 2**20 * tokens // 2
-        measured = _sizes(int(weights * (1 + weight_error)), kv, other)
-        sizes = {"predicted": _sizes(weights, kv, int(0.95 * other)), "measured": measured}
+        predicted = _sizes(weights, kv, int(0.95 * other))
+        sizes = {"predicted": predicted, "measured": _sizes(weights, kv, other)}
         point = {"model": entry["name"], "prompt_tokens": tokens, "batch": 4}
         cells.append({**point, **sizes})
     return record("memory", models, cells=cells)

@@ -78,10 +78,8 @@ def test_the_prefill_ends_with_the_first_token(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(throughput_child, "_next_tokens", step)
     monkeypatch.setattr(throughput_child, "_now", lambda device: clock[0])
-    assert throughput_child.transformers_batch(tiny_model("llama"), PROMPTS, 4) == (
-        [1.0] * 3,
-        [7.0] * 3,
-    )
+    timing = throughput_child.transformers_batch(tiny_model("llama"), PROMPTS, 4)
+    assert timing == ([1.0] * 3, [7.0] * 3)
 
 
 def staggered(prompts: Prompts, new_tokens: int) -> Timing:

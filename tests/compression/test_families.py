@@ -113,8 +113,7 @@ def test_a_killed_run_goes_on_to_the_same_members(
 def test_resume_refuses_a_damaged_member(
     config: CompressConfig, family: Path, tmp_path: Path
 ) -> None:
-    output = tmp_path / "out"
-    shutil.copytree(family, output)
+    output = Path(shutil.copytree(family, tmp_path / "out"))
     weights = output / NAMES[1] / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"?")
     with pytest.raises(InputError, match=rf"{NAMES[1]} exists: name another folder, or replace"):
@@ -127,8 +126,7 @@ def test_resume_refuses_a_damaged_member(
 def test_overwrite_replaces_members_and_nothing_else(
     config: CompressConfig, make_config: MakeConfig, family: Path, tmp_path: Path
 ) -> None:
-    output = tmp_path / "out"
-    shutil.copytree(family, output)
+    output = Path(shutil.copytree(family, tmp_path / "out"))
     (output / "thesis.txt").write_text("three years of work")
     (output / NAMES[1] / "why.txt").write_text("measured on Monday")
     with pytest.raises(InputError, match=r"\(why.txt\), which --overwrite does not delete"):

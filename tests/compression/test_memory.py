@@ -176,12 +176,8 @@ def test_what_learns_takes_twelve_bytes_for_each_weight(one: Way) -> None:
     way = replace(one, config=replace(CONFIG, recover=10**6))
     two = replace(way, processes=2)
     learnt = way.pruned.parameters - 2 * VOCABULARY * D - D
-    terms = way.stages["recovery"]
-    assert (
-        terms["weights that learn"]
-        == 12 * learnt
-        == 2 * two.stages["recovery"]["weights that learn"]
-    )
+    terms, of_two = way.stages["recovery"], two.stages["recovery"]
+    assert terms["weights that learn"] == 12 * learnt == 2 * of_two["weights that learn"]
     assert way.device_bytes == sum(terms.values()) > one.device_bytes
     # In the CPU's memory: the best weights, and a copy of the state; of two all rows at the first.
     dense = 2 * LAYERS * D * (F + D)

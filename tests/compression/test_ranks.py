@@ -36,8 +36,8 @@ def torchrun(processes: int, *words: str, started_by: str = "-m") -> subprocess.
     )
 
 
-def ended(process: subprocess.Popen[str], seconds: float = 300) -> tuple[int, str]:
-    printed, _ = process.communicate(timeout=seconds)
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    printed, _ = process.communicate(timeout=300)
     return process.returncode, printed
 
 

@@ -52,7 +52,6 @@ def test_every_record_is_there_and_what_layers_keep_once_for_the_same_models(tex
     assert "Test Processor 9000" in source
     assert "<h3>Load on the live server</h3>" in figures, "as its record's kind"
     assert text.count("<h3>What each layer keeps <small>") == 1, "with the name of its record"
-    assert (
-        "and 0 more" not in text and "<title>dense and " in text and ": 3 records</title>" in text
-    )
+    assert "and 0 more" not in text
+    assert "<title>dense and " in text and ": 3 records</title>" in text
     assert text.count("<figure>") == 4 + 4 + 1 + 2, "the benches', and channels and heads of layers"
