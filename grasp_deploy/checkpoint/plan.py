@@ -203,10 +203,10 @@ def sources_of(provenance: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(part["source"] for part in parts))
 
 
-def calibrated_beside(directory: Path) -> Tensor | None:
-    """Fingerprint of a checkpoint's calibration text; None without a readable plan."""
+def plan_beside(directory: Path) -> Plan | None:
+    """The plan in a model's folder; None without a readable one."""
     try:
-        return load_plan(directory / PLAN_FILE).calibrated
+        return load_plan(directory / PLAN_FILE)
     except InputError:
         return None
 

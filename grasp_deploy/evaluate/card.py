@@ -13,19 +13,19 @@ from grasp_deploy.checkpoint.card.model_card import (
     renew_card,
 )
 from grasp_deploy.checkpoint.card.quality_verdict import excess_loss, quality_verdict
-from grasp_deploy.checkpoint.plan import Plan, sources_of
+from grasp_deploy.checkpoint.plan import sources_of
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.checkpoint.read.source import file_hashes
+from grasp_deploy.checkpoint.read.validate import read_folder
 from grasp_deploy.checkpoint.write.export import base_of
 from grasp_deploy.data import Blocks, TextSource
-from grasp_deploy.data.overlap import calibrated_share
 from grasp_deploy.data.source import display_name
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.answers import answers, prompts_for
 from grasp_deploy.evaluate.perplexity import Measured, perplexity
 from grasp_deploy.evaluate.settings import CardSettings
 from grasp_deploy.evaluate.tasks.accuracy import read_tasks_record, task_changes
-from grasp_deploy.evaluate.texts import heldout_corpora, is_calibrated_on, read_texts
+from grasp_deploy.evaluate.texts import calibrated_on, heldout_corpora, read_texts
 from grasp_deploy.files.outputs import check_rewritable
 from grasp_deploy.files.progress import OnProgress, ignore_progress
 from grasp_deploy.files.record import versions
@@ -55,7 +55,11 @@ def evaluate_card(
         _measure(folder, tokenizer, texts, settings, on_progress, what)
         for folder, what in ((base, "dense"), (directory, "pruned"))
     )
-    rows = [_row(*row, plan) for row in zip(texts.items(), dense, pruned, strict=True)]
+    shape = read_folder(directory).shape
+    rows = [
+        _row(text, before, after, calibrated_on(*text, plan, shape))
+        for text, before, after in zip(texts.items(), dense, pruned, strict=True)
+    ]
     record = {
         "schema_version": SCHEMA_VERSION,
         "verdict": quality_verdict(rows, tasks),
@@ -121,24 +125,20 @@ def _measure(
 
 
 def _row(
-    text: tuple[TextSource, Blocks], dense: Measured, pruned: Measured, plan: Plan
+    text: tuple[TextSource, Blocks],
+    dense: Measured,
+    pruned: Measured,
+    learnt: tuple[bool, float | None],
 ) -> dict[str, Any]:
-    """The record of a corpus; overlapping tokens reveal calibration text under any name.
-
-    Of sequences too short for a fingerprint the name decides.
-    """
+    """The record of a corpus."""
     corpus, blocks = text
-    share, seen = None, any(map(corpus.is_same_text, sources_of(plan.provenance)))
-    if plan.calibrated is not None:
-        share = calibrated_share(blocks.token_ids, plan.calibrated)
-        seen = is_calibrated_on(share)
     of_text = blocks.as_dict()
     return {
         "name": corpus.label,
         "source": display_name(corpus.what),
         "split": corpus.split,
-        "calibrated_on": seen,
-        "calibrated_on_share": share,
+        "calibrated_on": learnt[0],
+        "calibrated_on_share": learnt[1],
         **{key: of_text[key] for key in ("sequences", "sequence_length", "token_ids_sha256")},
         **{key: getattr(dense, key) for key in ("tokens", "dtype")},
         "dense": dense.as_dict(),

@@ -10,17 +10,22 @@ from msgspec import Meta, Struct
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from grasp_deploy.checkpoint.footprint import Footprint, RecordModel
-from grasp_deploy.checkpoint.plan import calibrated_beside
+from grasp_deploy.checkpoint.plan import plan_beside
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.checkpoint.read.source import fewest_positions
 from grasp_deploy.data import Blocks, TextSource
-from grasp_deploy.data.overlap import calibrated_share
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.answers import answers, prompts_for
 from grasp_deploy.evaluate.models import BenchModel
 from grasp_deploy.evaluate.perplexity import Measured, measure
 from grasp_deploy.evaluate.settings import CompareSettings
-from grasp_deploy.evaluate.texts import LONGEST, heldout_corpora, is_calibrated_on, read_texts
+from grasp_deploy.evaluate.texts import (
+    LONGEST,
+    calibrated_on,
+    heldout_corpora,
+    is_calibrated_on,
+    read_texts,
+)
 from grasp_deploy.files.progress import OnProgress, ignore_progress
 from grasp_deploy.files.record import new_record
 from grasp_deploy.stats.clustered import error_of_mean, paired_error, standard_error
@@ -43,7 +48,8 @@ class LossCell(Struct):
     data: dict[str, Any]
     excess_nats: Excess | None  # above the first model's
     excess_error: Loss | None  # paired by sequence
-    calibrated_on_share: Share | None  # null where no plan tells
+    calibrated_on_share: Share | None  # null where it is not known
+    calibrated_on: bool = False  # by its share, or by its name
     divergence: Excess | None = None  # KL(first || this), nats per token
     agreement: Share | None = None  # on the most likely token
 
@@ -53,7 +59,7 @@ class LossCell(Struct):
 
     @property
     def is_calibrated_on(self) -> bool:
-        return is_calibrated_on(self.calibrated_on_share)
+        return self.calibrated_on or is_calibrated_on(self.calibrated_on_share)
 
 
 class Answers(Struct):
@@ -196,11 +202,11 @@ def _cells(
         stage = f"{corpus.label}, {models[-1].name}"
         found = measure(loaded, blocks, settings.batch_size, on_progress, stage=stage)
         for model, measured in zip(models, found, strict=True):
-            calibrated = calibrated_beside(model.path)
-            share = None if calibrated is None else calibrated_share(blocks.token_ids, calibrated)
+            seen, share = calibrated_on(corpus, blocks, plan_beside(model.path), model.shape)
             cells[corpus.label, model.name] = {
                 "model": model.name,
                 "data": {"name": corpus.label, **blocks.as_dict()},
+                "calibrated_on": seen,
                 "calibrated_on_share": share,
                 **_figures(measured, found[0]),
             }

@@ -94,6 +94,7 @@ def _row(cells: Sequence[LossCell], place: int) -> dict[str, Any]:
     return {
         "name": pruned.text,
         "calibrated_on": pruned.is_calibrated_on,
+        "calibrated_on_share": pruned.calibrated_on_share,
         "dense": {"perplexity": dense.perplexity},
         "pruned": {"perplexity": pruned.perplexity},
         "excess_error": pruned.excess_error,

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from grasp_deploy.checkpoint.format.shapes import read_config
+from grasp_deploy.checkpoint.format.shapes import ModelShape, read_config
+from grasp_deploy.checkpoint.plan import Plan, sources_of
 from grasp_deploy.checkpoint.read.loading import check_tokens, load_tokenizer
 from grasp_deploy.checkpoint.read.source import fewest_positions
 from grasp_deploy.data import Blocks, TextSource, evaluation_source, read_blocks
 from grasp_deploy.data.documents import has_columns
-from grasp_deploy.data.overlap import NOTEWORTHY_SHARE
+from grasp_deploy.data.overlap import NOTEWORTHY_SHARE, WINDOW_TOKENS, calibrated_share
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.settings import SEQUENCES, CompareSettings
 
@@ -47,6 +48,25 @@ def heldout_corpora(
 def is_calibrated_on(share: float | None) -> bool:
     """True for a `calibrated_share` with which a text does not count; None is unknown."""
     return (share or 0) >= NOTEWORTHY_SHARE
+
+
+def calibrated_on(
+    corpus: TextSource, blocks: Blocks, plan: Plan | None, shape: ModelShape
+) -> tuple[bool, float | None]:
+    """Whether a model is known to have learnt from a text, and its `calibrated_share`.
+
+    Overlapping tokens reveal the text under any name; of sequences too short for a fingerprint the
+    name decides. The share is None where other text may have been learnt from: by a model without
+    plan, in such sequences, or by the rounding of four bits.
+    """
+    if plan is None:
+        return False, None
+    windows = plan.calibrated
+    share = None if windows is None else calibrated_share(blocks.token_ids, windows)
+    seen = is_calibrated_on(share)
+    if share is None or plan.provenance["calibration"]["sequence_length"] < WINDOW_TOKENS:
+        return seen or any(map(corpus.is_same_text, sources_of(plan.provenance))), None
+    return seen, None if shape.group_columns and not seen else share
 
 
 def read_texts(

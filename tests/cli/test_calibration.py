@@ -2,14 +2,18 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from grasp_deploy.checkpoint.plan import load_plan
+from grasp_deploy.checkpoint.read.validate import read_folder
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.config.compress_config import CompressConfig
+from grasp_deploy.evaluate.settings import CompareSettings
+from grasp_deploy.evaluate.texts import calibrated_on, heldout_corpora, read_texts
 from grasp_deploy.files.tensors import read_tensors, write_tensors
 from tests.cli.command import Ended, grasp_deploy, succeeded
 from tests.tiny import MAGNITUDE, save_tiny, tiny_tokenizer
@@ -120,4 +124,22 @@ def test_evaluating_on_the_calibration_text_is_told(mixed: Path, tiny_folder: Pa
     tensors, provenance = read_tensors(plan)
     tensors.pop("calibrated")  # as older releases wrote it
     write_tensors(plan, tensors, provenance)
-    assert evaluated(mixed, "upper.txt")[0]["calibrated_on_share"] is None
+    for text, named in (("upper.txt", True), ("other.txt", False)):
+        cell = evaluated(mixed, text)[0]
+        assert (cell["calibrated_on"], cell["calibrated_on_share"]) == (named, None)
+
+
+def test_what_a_model_may_have_learnt_from_is_not_denied(mixed: Path) -> None:
+    plan, shape = load_plan(mixed / "plan.grasp"), read_folder(mixed).shape
+    four_bits = replace(shape, quantization="compressed-tensors", group_columns=32)
+    text = {**plan.provenance["calibration"], "sequence_length": 16}
+    short = replace(plan, provenance={**plan.provenance, "calibration": text})  # then recovered
+    corpora = heldout_corpora(["upper.txt", "other.txt"])
+    texts = read_texts(mixed, corpora, CompareSettings(sequence_length=48, sequences=8))
+    for *model, told in (
+        (plan, shape, [(True, 1.0), (False, 0.0)]),
+        (plan, four_bits, [(True, 1.0), (False, None)]),
+        (short, shape, [(True, None), (False, None)]),
+        (None, shape, [(False, None), (False, None)]),
+    ):
+        assert [calibrated_on(*text, *model) for text in texts.items()] == told

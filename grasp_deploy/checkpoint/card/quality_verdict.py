@@ -89,7 +89,9 @@ def _bounds(row: Row, corpora: int) -> tuple[float, float, str]:
     verb = "loses" if nats >= 0 else "gains"
     figure = plus_minus(abs(nats), error, ".3f")
     worst = "the worst with its noise counted of the texts that" if corpora > 1 else "which"
-    said = f"on {row['name']}, {worst} it did not learn from, it {verb} {figure} nats a token"
+    known = row["calibrated_on_share"] is not None
+    learnt = "did not learn from" if known else "is not known to have learnt from"
+    said = f"on {row['name']}, {worst} it {learnt}, it {verb} {figure} nats a token"
     return nats - below, nats + above, said
 
 

@@ -14,6 +14,7 @@ def corpus(
         "name": name,
         "split": "test",
         "calibrated_on": calibrated_on,
+        "calibrated_on_share": float(calibrated_on),
         "sequences": 80,
         "tokens": 20_470,
         "sequence_length": 2048,
