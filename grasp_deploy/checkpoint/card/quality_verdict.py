@@ -22,6 +22,7 @@ DROP_IN_NATS = 0.05
 BROKEN_NATS = 0.5
 # On fewer, a loss is hardly known to a tenth of a nat; two sequences that are alike show no noise.
 FEW_TOKENS, FEW_SEQUENCES = 4_000, 8
+FEW_ITEMS = 30  # of a task: right or wrong answers to fewer are far from normal
 # A loss or gain beyond noise may be noise at a risk of one in forty, each way: two standard errors
 # of many sequences, more of few (Student's t), more again of several texts or tasks (Bonferroni).
 ERRORS = 2.0
@@ -50,8 +51,7 @@ def quality_verdict(corpora: Sequence[Row], tasks: Sequence[Row]) -> dict[str, s
     lost = [
         f"{row['task']} from {row['dense']['accuracy']:.1%} to {row['pruned']['accuracy']:.1%}"
         for row in tasks
-        if row["change_error"] is not None
-        and row["change"] < -margin(row["items"], len(tasks)) * row["change_error"]
+        if row["change"] < 0 and _is_beyond_noise(row, len(tasks))
     ]
     if least > BROKEN_NATS:
         outcome, reason = BROKEN, f"{said}, more than {BROKEN_NATS}"
@@ -62,11 +62,12 @@ def quality_verdict(corpora: Sequence[Row], tasks: Sequence[Row]) -> dict[str, s
     elif not losses:
         outcome, reason = UNDECIDED, "no text was measured that it did not learn from (--data)"
     elif most > DROP_IN_NATS:
-        few = f" (at least {FEW_TOKENS:,} tokens in {FEW_SEQUENCES} sequences)" * math.isinf(most)
+        few = f" (at least {FEW_TOKENS:,} tokens in {FEW_SEQUENCES} sequences that differ)"
+        few *= math.isinf(most)
         doubt = f"more text{few} would tell if it is the {DROP_IN_NATS} of a drop-in (--sequences)"
         outcome, reason = UNDECIDED, f"{in_doubt}, give or take the noise: {doubt}"
     else:
-        known = bool(tasks) and all(row["change_error"] is not None for row in tasks)
+        known = bool(tasks) and all(_is_beyond_noise(row, 1) is not None for row in tasks)
         kept = ", and no accuracy fell by more than noise" if known else ""
         within = f"even with noise no loss over {DROP_IN_NATS}, the limit of a drop-in"
         outcome, reason = DROP_IN, f"{in_doubt}; {within}{kept}"
@@ -80,8 +81,9 @@ def _bounds(row: Row, corpora: int) -> tuple[float, float, str]:
     """
     nats = excess_loss(row["dense"]["perplexity"], row["pruned"]["perplexity"])
     error = row["excess_error"]
+    told = error is not None and (error > 0 or nats == 0)  # sequences that are alike show no noise
     below, above = (
-        math.inf if error is None else margin(row["sequences"], many) * error if error else 0.0
+        margin(row["sequences"], many) * error if told and error else 0.0 if told else math.inf
         for many in (corpora, 1)
     )
     if row["tokens"] < FEW_TOKENS or row["sequences"] < FEW_SEQUENCES:
@@ -98,6 +100,22 @@ def _bounds(row: Row, corpora: int) -> tuple[float, float, str]:
 def few(tokens: int) -> str:
     """A warning where a loss is that of few tokens."""
     return " (so few tokens tell little)" if tokens < FEW_TOKENS else ""
+
+
+def _is_beyond_noise(task: Row, tasks: int) -> bool | None:
+    return is_beyond_noise(task["change"], task["change_error"], task["items"], tasks)
+
+
+def is_beyond_noise(
+    change: float, error: float | None, items: int, comparisons: int = 1
+) -> bool | None:
+    """True for a change in accuracy that noise hardly makes; None where there is no telling.
+
+    Few items tell too little; items that all change alike, as copies of one do, show no noise.
+    """
+    if error is None or items < FEW_ITEMS or (change and not error):
+        return None
+    return abs(change) > margin(items, comparisons) * error
 
 
 def margin(samples: int, comparisons: int = 1) -> float:

@@ -7,7 +7,7 @@ from msgspec import to_builtins
 from rich.table import Table
 from rich.text import Text
 
-from grasp_deploy.checkpoint.card.quality_verdict import margin
+from grasp_deploy.checkpoint.card.quality_verdict import FEW_ITEMS, is_beyond_noise
 from grasp_deploy.evaluate.tasks.accuracy import AVERAGE_RULE, RULE, TasksRecord, average, change
 from grasp_deploy.report.section import Drawing
 from grasp_deploy.report.tables import figure_table
@@ -45,11 +45,13 @@ def headlines(record: TasksRecord) -> Iterator[dict[str, Any]]:
     items = min(len(cell["items"]) for cell in dense)  # of the task that tells least of noise
     for name, of_model in zip(names[1:], others, strict=True):
         shift, error = change(dense, of_model)
-        outcome = UNDECIDED if error is None else NO_DIFFERENCE
-        if error is not None and abs(shift) > margin(items, len(others)) * error:
-            outcome = "ahead" if shift > 0 else "behind"
+        found, needs = is_beyond_noise(shift, error, items, len(others)), ""
+        outcome = ("ahead" if shift > 0 else "behind") if found else NO_DIFFERENCE
+        if found is None:
+            outcome = UNDECIDED
+            needs = f" (to tell takes the same {FEW_ITEMS} or more items a task, not changed alike)"
         points = f"{percent(shift, error, '+')} points of accuracy on {counted(len(dense), 'task')}"
-        line = {"outcome": outcome, "sentence": f"{outcome}: {points} against {names[0]}."}
+        line = {"outcome": outcome, "sentence": f"{outcome}: {points} against {names[0]}{needs}."}
         yield {"benchmark": "tasks", "baseline": names[0], "model": name, **line}
 
 

@@ -42,6 +42,8 @@ LOST = task("lost", 0.60, 0.50)
         ([corpus("c4", 0.6, error=0.051)], [], NEEDS_HEALING),
         ([corpus("c4", 0.6, error=0.049)], [], BROKEN),
         ([corpus("c4", 0.6, error=0.3)], [], UNDECIDED),
+        ([corpus("c4", 0.6, error=0.0)], [], UNDECIDED),  # no noise in sequences that are alike
+        ([corpus("c4", 0.0, error=0.0)], [], DROP_IN),
         ([corpus("c4", 0.03, error=0.02)], [LOST], NEEDS_HEALING),
         # What was calibrated on does not count, for better or for worse.
         ([corpus("c4", 0.9, True), corpus("ptb", 0.01)], [], DROP_IN),
@@ -51,6 +53,9 @@ LOST = task("lost", 0.60, 0.50)
         ([corpus("c4", 0.01)], [task("edge", 0.6, 0.58 + NEAR)], DROP_IN),
         ([corpus("c4", 0.01)], [task("edge", 0.6, 0.58 - NEAR)], NEEDS_HEALING),
         ([corpus("c4", 0.01)], [task("unknown", 0.6, 0.5, change_error=None)], DROP_IN),
+        ([corpus("c4", 0.01)], [{**LOST, "items": 29}], DROP_IN),
+        ([corpus("c4", 0.01)], [{**LOST, "items": 30}], NEEDS_HEALING),
+        ([corpus("c4", 0.01)], [{**LOST, "change_error": 0.0}], DROP_IN),
         # Tasks alone condemn a model and do not acquit it.
         ([], [LOST], NEEDS_HEALING),
         ([], [], UNDECIDED),

@@ -7,7 +7,7 @@ DENSE_PERPLEXITY = 8.0
 
 
 def corpus(
-    name: str, excess: float, calibrated_on: bool = False, error: float | None = 0.0
+    name: str, excess: float, calibrated_on: bool = False, error: float | None = 1e-12
 ) -> dict[str, Any]:
     """A corpus on which the pruned model loses `excess` nats per token more."""
     return {

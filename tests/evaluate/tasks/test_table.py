@@ -40,10 +40,12 @@ def test_tasks_that_stay_without_examples_are_named() -> None:
 @pytest.mark.parametrize(
     ("lost", "outcome"),
     [
-        ([0, 0, 0, 0, 0, 0, 0, 0], "no difference beyond noise"),
-        ([1, 0, 0, 0, 0, 0, 0, 1], "no difference beyond noise"),  # 1.5 errors
-        ([1, 1, 1, 1, 1, 1, 0, 0], "behind"),
-        ([-1, -1, -1, -1, -1, -1, 0, 0], "ahead"),
+        ([0] * 30, "no difference beyond noise"),
+        ([1] + [0] * 29, "no difference beyond noise"),  # 1.4 errors
+        ([1] * 9 + [0] * 21, "behind"),
+        ([-1] * 9 + [0] * 21, "ahead"),
+        ([1] * 9 + [0] * 20, "undecided"),
+        ([1] * 30, "undecided"),
         ([1], "undecided"),
     ],
 )
@@ -57,3 +59,4 @@ def test_the_average_is_judged_by_its_paired_error(lost: list[int], outcome: str
     (line,) = headlines(typed(record))
     assert (line["model"], line["baseline"], line["outcome"]) == ("pruned", "dense", outcome)
     assert line["sentence"].startswith(f"{outcome}: ")
+    assert ("takes the same 30 or more items" in line["sentence"]) == (outcome == "undecided")
