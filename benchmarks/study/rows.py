@@ -64,19 +64,23 @@ def beside(studies: Sequence[Study]) -> Study:
 
     A row that was measured otherwise than the first study's names its record, so that no line joins
     the two. Of a variant, budget and seed that several have measured the first counts. InputError
-    for studies of several models or texts.
+    for studies of several models, texts or sets of tasks.
     """
     first, rows = studies[0], dict[Any, Row]()
+    scored = next(filter(_accuracies, studies), first)
     for number, study in enumerate(studies, start=1):
         pair = first.dense_perplexity, study.dense_perplexity
         if study.model != first.model or not _alike(*pair, rel_tol=ALIKE_TEXT):
             raise InputError("--beside takes studies of one model on the same texts: name others")
+        if (ran := _accuracies(study)) and ran.keys() != _accuracies(scored).keys():
+            raise InputError("--beside takes studies of the same tasks, or of none: name others")
         other = _difference(first, study)
         for row in study.rows:
             if other or _other_options([*rows.values()], {row.variant: row.options}):
                 row = replace(row, variant=f"{row.variant}, record {number}")
             rows.setdefault(row.run, row)
-    return replace(first, rows=list(rows.values()))
+    dense = scored.dense_tasks, scored.dense_task_average
+    return replace(first, rows=[*rows.values()], dense_tasks=dense[0], dense_task_average=dense[1])
 
 
 def by_key(row: Row) -> dict[Key, Row]:

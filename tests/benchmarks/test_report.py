@@ -62,6 +62,11 @@ def test_rows_of_studies_beside_each_other(capsys: pytest.CaptureFixture[str]) -
     assert printed.index("default") < printed.index("flap"), "in the order of the records"
     report.main([first, second, "--beside"])
     assert "record 2" not in capsys.readouterr().out
+    methods, tasks = (
+        str(RESULTS / f"quality_methods{kind}-ref-llama-7m-cpu.json") for kind in ("", "-tasks")
+    )
+    report.main([methods, tasks, "--beside"])
+    assert "Accuracy on tasks, %" in capsys.readouterr().out, "which the first has not run"
     for other in (first, str(RESULTS / "quality_own-stories260K-cpu.json")):
         with pytest.raises(InputError, match="studies of one model on the same texts"):
             report.main([ours, other, "--beside"])
