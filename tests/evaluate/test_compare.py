@@ -47,6 +47,9 @@ def test_text_that_was_calibrated_on_counts_only_alone() -> None:
     assert row_of(lines, "pruned†") and not any("dense†" in line for line in lines)
     alone = typed(comparison({"seen": losses["seen"]}, calibrated_on="seen"))
     assert alone.text == "1,000 tokens of seen, calibrated on"
+    assert "+0.000" in str(lines_of(loss_table(alone)))
+    alone.cells[1].excess_nats = None
+    assert "+0.000" not in str(lines_of(loss_table(alone))), "it is not known"
 
 
 @pytest.mark.parametrize("part", ["cells", "said"])
