@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from benchmarks.common import output
 from benchmarks.common.models import MODEL
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.checkpoint.write.adapter import cut_adapter
+from grasp_deploy.cli.console import stdout
 from grasp_deploy.data import Blocks, evaluation_source, read_blocks
 from grasp_deploy.evaluate.perplexity import measure
 from grasp_deploy.files.progress import OnProgress
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             row = [*map(statistics.fmean, (plain, taught, gains)), standard_error(gains) or 0.0]
             rows.append({"model": place.name, **dict(zip(FIGURES, row, strict=True))})
             table.add_row(place.name, *(f"{figure:.3f}" for figure in row))
-    Console().print(table)
+    stdout.print(table)
     settings = {"text": text.as_dict(), "evaluate": heldout.as_dict()}
     output.write(options.output, output.new_record("adapters", arguments, settings, rows=rows))
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta, Struct, to_builtins
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.common import output
@@ -27,6 +26,7 @@ from benchmarks.study.bench import Bench, loaded
 from benchmarks.study.options import add_study_options, corpora_of, settings_of
 from benchmarks.study.record import Perplexities
 from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
+from grasp_deploy.cli.console import stdout
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.run_options import RunOptions
 from grasp_deploy.compression.walks import compress_family, compress_within
@@ -163,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             within = CompressConfig(**settings, max_loss=nats)
             result.bounds.append(bounded(bench, within, folder / f"within-{number}", on_progress))
             output.write(options.output, {**record, **to_builtins(result)})
-    Console().print(*tables_of(result))
+    stdout.print(*tables_of(result))
 
 
 if __name__ == "__main__":

@@ -17,8 +17,6 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
-
 from benchmarks.common import output
 from benchmarks.common.models import alone, demo_texts
 from benchmarks.study.bench import Bench
@@ -33,6 +31,7 @@ from benchmarks.study.record import Row, new_study
 from benchmarks.study.tables import quality_tables
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.read.loading import load_checked
+from grasp_deploy.cli.console import stdout
 from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.mask import final_mask, learn_scales, refit
 from grasp_deploy.compression.objective import Objective
@@ -128,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 for row in rows_of(jobs, chooser, bench, folder, on_progress):
                     study.rows.append(row)
                     output.write(options.output, study.as_record())
-    Console().print(*quality_tables(study))
+    stdout.print(*quality_tables(study))
 
 
 if __name__ == "__main__":

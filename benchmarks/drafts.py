@@ -18,12 +18,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rich.console import Console
-
 from benchmarks.common import output
 from benchmarks.common.models import MODEL
 from benchmarks.common.tables import record_table
 from grasp_deploy.checkpoint.read.loading import load_tokenizer
+from grasp_deploy.cli.console import stdout
 from grasp_deploy.data import evaluation_source, read_blocks
 from grasp_deploy.engine.child import answer_requests, child
 from grasp_deploy.engine.flags import FORMAT
@@ -111,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     made = {name: figures(row, rows) for name, row in rows.items()}
     settings = {name: getattr(options, name.replace("-", "_")) for name in (*OPTIONS, *SIZES)}
     record = output.new_record("drafts", arguments, settings, engines=made)
-    Console().print(record_table(record))
+    stdout.print(record_table(record))
     output.write(options.output, record)
 
 

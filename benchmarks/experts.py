@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
@@ -29,11 +28,11 @@ from benchmarks.train_demo_model import (
 )
 from grasp_deploy.checkpoint.read.loading import load
 from grasp_deploy.checkpoint.read.validate import read_stored_model
+from grasp_deploy.cli.console import stdout
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.demo.text import documents, split
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.disk import write_files
 from grasp_deploy.pruning.objective import mean_loss
 from grasp_deploy.report.tables import figure_table
 
@@ -88,7 +87,7 @@ def table_of(rows: Sequence[dict[str, Any]]) -> Table:
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """The share of its experts that each layer keeps, a line for each way, of seed 0."""
-    from grasp_deploy.report.figure_style import our_style, png
+    from grasp_deploy.report.figure_style import our_style
     from grasp_deploy.report.figures import kept_drawing
 
     def layers(counts: Sequence[int]) -> list[dict[str, float]]:
@@ -98,7 +97,7 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     kept = {place: (row["way"], layers(row["experts"][0])) for place, row in enumerate(rows)}
     with our_style():
         note = f"each layer has {SIZES['num_experts']}"
-        write_files({path: png(kept_drawing("experts", note, dense, kept))})
+        output.write_png(path, kept_drawing("experts", note, dense, kept).figure)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -142,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             settings = asdict(shared) | {"model": "trained here", "steps": steps}
             record = output.new_record("experts", arguments, settings)
             output.write(options.output, {**record, "dense": dense, "rows": rows})
-            Console().print(f"dense loss {dense[-1]:.3f}", table_of(rows))
+            stdout.print(f"dense loss {dense[-1]:.3f}", table_of(rows))
     if options.png:
         draw(rows, options.png)
 

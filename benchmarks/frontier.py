@@ -10,18 +10,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common.output import check_positive, new_parser, run_command
+from benchmarks.common.output import check_positive, new_parser, run_command, write_png
+from grasp_deploy.cli.console import stdout
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.compare import CompareRecord
-from grasp_deploy.evaluate.tasks.accuracy import read_tasks_record
-from grasp_deploy.files.disk import readable_disk_errors
+from grasp_deploy.evaluate.tasks.accuracy import average, read_tasks_record
 from grasp_deploy.files.json_files import typed
 from grasp_deploy.files.record import read_record
 from grasp_deploy.report.section import REMEDY
-from grasp_deploy.stats.wording import percent, plus_minus
+from grasp_deploy.stats.wording import grouped, percent, plus_minus
 
 MIB = 2**20
 
@@ -40,16 +39,20 @@ class Point(NamedTuple):
 
 
 def points_of(compared: CompareRecord, tasks: Sequence[Path], tokens: int) -> list[Point]:
-    """A point for each model of a comparison, accuracies by name."""
-    accuracies = {
-        average["model"]: (average["accuracy"], average["standard_error"])
-        for path in tasks
-        for average in read_tasks_record(path)["averages"]
-    }
+    """A point for each model of a comparison; accuracies, by name, over the tasks of all records.
+
+    Raises InputError unless all models that ran tasks ran the same ones, each once.
+    """
+    cells = [cell for path in tasks for cell in read_tasks_record(path)["cells"]]
+    by_model = grouped(cells, lambda cell: cell["model"])
+    ran = [sorted(cell["task"] for cell in of_model) for of_model in by_model]
+    if any(names != sorted(set(ran[0])) for names in ran):
+        raise InputError("the records of tasks differ in a model's tasks, or repeat one: drop some")
+    accuracies = {of_model[0]["model"]: average(of_model) for of_model in by_model}
     names, points = [model.name for model in compared.models], []
     for model, point in zip(compared.models, compared.points, strict=True):
         plain = max((n for n in names if model.name.startswith(f"{n}-")), key=len, default="")
-        loss = point.loss - compared.points[0].loss
+        loss, scored = point.loss - compared.points[0].loss, accuracies.get(model.name, {})
         points.append(
             Point(
                 plain or model.name,
@@ -58,7 +61,8 @@ def points_of(compared: CompareRecord, tasks: Sequence[Path], tokens: int) -> li
                 model.footprint.kv_bytes_per_token * tokens / MIB,
                 loss,
                 point.error,
-                *accuracies.get(model.name, (None, None)),
+                scored.get("accuracy"),
+                scored.get("standard_error"),
             )
         )
     return points
@@ -109,8 +113,7 @@ def draw(points: Sequence[Point], tokens: int, path: Path) -> None:
             panel.set_ylabel("nats per token above the first")
         panels[2].set_ylabel("accuracy, %")
         panels[0].legend()
-        with readable_disk_errors(path):
-            figure.savefig(path, dpi=200)
+        write_png(path, figure)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -126,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise InputError(f"{options.compared} is no record of `evaluate compare`: {REMEDY}")
     compared = typed(record, CompareRecord, options.compared, REMEDY)
     points = points_of(compared, options.tasks, options.tokens)
-    Console().print(table_of(points, options.tokens))
+    stdout.print(table_of(points, options.tokens))
     if options.png is not None:
         draw(points, options.tokens, options.png)
 

@@ -8,12 +8,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from benchmarks.common import output
 from benchmarks.common.models import MODEL, synthesized
 from grasp_deploy.bench.kv import KvSettings, bench_kv
 from grasp_deploy.bench.kv_show import tables
+from grasp_deploy.cli.console import stdout
 from grasp_deploy.evaluate.models import bench_models
 from grasp_deploy.files.sizes import parse_bytes
 
@@ -41,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         record = bench_kv(
             models, settings, output.command_of("kv_capacity", arguments), on_progress
         )
-    Console().print(*tables(record))
+    stdout.print(*tables(record))
     output.write(options.output, record)
 
 

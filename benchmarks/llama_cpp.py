@@ -16,13 +16,13 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 import torch
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.common import output
 from benchmarks.common.models import MODEL
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.checkpoint.write.gguf_file import write_gguf
+from grasp_deploy.cli.console import stdout
 
 TYPES = ("f32", "f16", "q8_0", "q4_0")
 TEXT = Path(__file__).parents[1] / "README.md"
@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with TemporaryDirectory() as folder:
         rows = measured(options, Path(folder))
     record = output.new_record("llama-cpp", arguments, settings, rows=rows)
-    Console().print(speed_table(record))
+    stdout.print(speed_table(record))
     output.write(options.output, record)
 
 

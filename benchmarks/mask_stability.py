@@ -15,7 +15,6 @@ from typing import Annotated
 
 import torch
 from msgspec import Meta, Struct, to_builtins
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from torch import Tensor
@@ -24,6 +23,7 @@ from benchmarks.baselines.grasprune import TEMPERATURE, learning
 from benchmarks.common import output
 from benchmarks.study.options import add_study_options, keeps_and_seeds, settings_of
 from grasp_deploy.checkpoint.read.loading import load_checked
+from grasp_deploy.cli.console import stdout
 from grasp_deploy.compression.prepare import PreparedRun, prepare
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.rules import writes_own
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             masks = masks_while_learning(noisy, job, on_progress)
             found.rows.append(Survival(name, survival(masks, ~is_kv), survival(masks, is_kv)))
             output.write(options.output, {**record, **to_builtins(found)})
-    Console().print(stability_table(found))
+    stdout.print(stability_table(found))
 
 
 if __name__ == "__main__":

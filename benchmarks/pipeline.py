@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from transformers import PreTrainedModel
 
@@ -28,6 +27,7 @@ from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.read.loading import random_model, resolve_device, wanted_dtype
 from grasp_deploy.checkpoint.read.source import ModelSource
 from grasp_deploy.checkpoint.read.validate import StoredModel
+from grasp_deploy.cli.console import stdout
 from grasp_deploy.compression.budget_options import budget_for
 from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.mask import final_mask, learn_scales, refit
@@ -183,7 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options.config = Path(shutil.copyfile(options.config, folder / "config.json"))
         record["projection_seconds"] = projection_seconds(options)
         record["rows"] = list(stage_rows(options, model, folder, on_progress))
-    Console().print(stage_table(record))
+    stdout.print(stage_table(record))
     output.write(options.output, record)
 
 

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.common import output
@@ -20,6 +19,7 @@ from benchmarks.common.models import MODEL, synthesized
 from grasp_deploy.bench.memory import MemoryRecord, MemorySettings, bench_memory
 from grasp_deploy.bench.memory_show import tables
 from grasp_deploy.bench.prefill import predict_prefill
+from grasp_deploy.cli.console import stdout
 from grasp_deploy.evaluate.models import BenchModel, bench_models
 from grasp_deploy.report.tables import figure_table
 
@@ -75,9 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             command = output.command_of("prefill_memory", arguments)
             record = bench_memory(models, settings, command, on_progress)
         if record:
-            Console().print(*tables(record))
+            stdout.print(*tables(record))
         if options.config == LLAMA_2_7B and options.batch == PAPER_BATCH:
-            Console().print(paper_table(models, lengths, record))
+            stdout.print(paper_table(models, lengths, record))
     if record:
         output.write(options.output, record)
 

@@ -19,7 +19,6 @@ from typing import Any
 
 from msgspec import UNSET
 from msgspec.structs import replace
-from rich.console import Console
 
 from benchmarks.common import output
 from benchmarks.study.bench import Bench, Variant
@@ -28,6 +27,7 @@ from benchmarks.study.record import new_study
 from benchmarks.study.rows import by_key, check_title, continue_earlier, key_of, rows_of_others
 from benchmarks.study.tables import accuracy_tables, quality_tables
 from benchmarks.study.tasks import accuracies, add_task_options, recorded, task_settings_of
+from grasp_deploy.cli.console import stdout
 from grasp_deploy.errors import InputError
 
 BASELINES = "benchmarks.baselines"
@@ -195,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             known |= by_key(row)
             study.rows.append(replace(row, variant=variant.name))
             output.write(options.output, study.as_record())
-    Console().print(*quality_tables(study), *accuracy_tables(study))
+    stdout.print(*quality_tables(study), *accuracy_tables(study))
 
 
 def chosen_variants(variants: list[Variant], options: argparse.Namespace) -> list[Variant]:

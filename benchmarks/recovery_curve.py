@@ -20,7 +20,6 @@ from typing import Annotated, Any
 from unittest.mock import patch
 
 from msgspec import Meta, Struct, to_builtins
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.common import output
@@ -32,6 +31,7 @@ from benchmarks.study.rows import changed, other_text
 from benchmarks.study.tasks import accuracies, add_task_options, recorded, task_settings_of
 from grasp_deploy.checkpoint.card.model_card import intact_plan
 from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
+from grasp_deploy.cli.console import stdout
 from grasp_deploy.cli.heal import FROM_PLAN, OF_TEXTS
 from grasp_deploy.compression import recovery, recovery_text
 from grasp_deploy.compression.compress import compress
@@ -39,7 +39,7 @@ from grasp_deploy.compression.run_options import RunOptions, Start
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.option import number_list
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.disk import readable_disk_errors, sha256
+from grasp_deploy.files.disk import sha256
 from grasp_deploy.files.json_files import typed
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.record import read_record
@@ -154,14 +154,14 @@ def measure(options: argparse.Namespace, arguments: Sequence[str] | None) -> dic
     output.check_positive(options, "rate", "tokens_a_step")
     options.task_settings = task_settings_of(options)
     options.plans = {str(folder): plan_hash(folder) for folder in options.checkpoints}
-    settings = {
-        name: str(getattr(options, name))
-        for name in ("model", "evaluate", "evaluation_blocks", "sequence_length")
-    } | recorded(options.task_settings)
     tokens = sorted(number_list(options.tokens, "--tokens", int), reverse=True)
     with output.working_folder("recovery-curve") as (work, on_progress):
         options.own_text = options.own_text or work
         bench = Bench(options, corpora_of(options, work))
+        settings = {
+            name: str(getattr(options, name))
+            for name in ("model", "evaluate", "evaluation_blocks", "sequence_length")
+        } | recorded(options.task_settings)
         record = output.new_record(
             "recovery-curve", arguments, settings, dense_perplexity=bench.dense, rows=[]
         )
@@ -229,10 +229,12 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
 
     from grasp_deploy.report.figure_style import look_of, our_style
 
+    runs = [row for row in rows if "read" in row]
+    if not runs:
+        raise InputError("--png: no row is of a recovery, to be drawn; leave it out")
     with our_style():
         figure = Figure(figsize=(6, 3.6))
         panel = figure.subplots()
-        runs = [row for row in rows if "read" in row]
         for place, row in enumerate(sorted(runs, key=lambda r: -r["divergences"][0])):
             checks = len(row["divergences"]) - 1
             across = [row["read"] / 1e6 * check / checks for check in range(checks + 1)]
@@ -242,8 +244,7 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
         panel.set_ylabel("divergence from dense, nats per token")
         panel.set_ylim(bottom=0)
         panel.legend()
-        with readable_disk_errors(path):
-            figure.savefig(path, dpi=200)
+        output.write_png(path, figure)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -269,7 +270,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rows = measure(options, arguments)["rows"]
     else:
         rows = [row for path in options.records for row in curve_of(path)["rows"]]
-    Console().print(table_of(rows))
+    stdout.print(table_of(rows))
     if options.command == "draw" and options.png is not None:
         draw(rows, options.png)
 

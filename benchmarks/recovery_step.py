@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from transformers import PreTrainedModel
 
@@ -23,6 +22,7 @@ from benchmarks.pipeline import measured, random_job
 from grasp_deploy.checkpoint.format.shapes import ModelShape, read_config
 from grasp_deploy.checkpoint.read.loading import STANDARD_DEVIATION
 from grasp_deploy.checkpoint.write.sidecar_files import pruned_config
+from grasp_deploy.cli.console import stdout
 from grasp_deploy.compression.budget_options import shape_within
 from grasp_deploy.compression.ranks import begun, divided, joined_alone, team
 from grasp_deploy.compression.recovery import sequences_in_step
@@ -130,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options.sequence_length = 64
     settings = {key: str(value) for key, value in vars(options).items() if key != "output"}
     record = output.new_record("recovery-step", arguments, settings, **step_record(options))
-    Console().print(step_table(record))
+    stdout.print(step_table(record))
     output.write(options.output, record)
 
 

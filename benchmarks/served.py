@@ -13,13 +13,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.common import output
 from benchmarks.common.models import MODEL
 from grasp_deploy.checkpoint.read.loading import load_tokenizer
 from grasp_deploy.checkpoint.read.validate import config_and_shape
+from grasp_deploy.cli.console import stdout
 from grasp_deploy.data import evaluation_source, read_blocks
 from grasp_deploy.engine.child import answer_requests, child
 from grasp_deploy.engine.flags import FORMAT
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     blocks = read.token_ids.tolist()
     rows = compared([figures(model, blocks, engine) for model in options.models], blocks)
     settings = {name: value for name, value in vars(options).items() if name != "output"}
-    Console().print(served_table(rows))
+    stdout.print(served_table(rows))
     output.write(options.output, output.new_record("served", arguments, settings, rows=rows))
 
 

@@ -16,8 +16,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
-
 from benchmarks.common import output
 from benchmarks.common.models import add_export_options, pruned, synthesized
 from grasp_deploy.bench.throughput import ThroughputRecord, ThroughputSettings, bench_throughput
@@ -25,6 +23,7 @@ from grasp_deploy.bench.throughput_show import tables
 from grasp_deploy.checkpoint.format.shapes import LayerShape
 from grasp_deploy.checkpoint.read.source import resolve_config
 from grasp_deploy.checkpoint.read.validate import config_and_shape
+from grasp_deploy.cli.console import stdout
 from grasp_deploy.compression.synthesize import write_shape
 from grasp_deploy.config.option import number_list
 from grasp_deploy.errors import InputError
@@ -101,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         models = models_of(options, options.work or folder)
         command = output.command_of("throughput", arguments)
         record = bench_throughput(models, settings, command, on_progress)
-    Console().print(*tables(record))
+    stdout.print(*tables(record))
     output.write(options.output, record)
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.common import output
@@ -27,6 +26,7 @@ from grasp_deploy.bench.times import (
     with_times,
 )
 from grasp_deploy.checkpoint.format.shapes import ModelShape
+from grasp_deploy.cli.console import stdout
 from grasp_deploy.compression.synthesize import synthesize
 from grasp_deploy.compression.time_budget import TimeBudget, time_budget
 from grasp_deploy.config.compress_config import CompressConfig
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             point = {"batch": batch, "context": options.context}
             config = CompressConfig(model=str(options.config), speedup=2.0, **point)
             rows += rows_of(dense, config, speedups, folder, show)
-    Console().print(speedup_table(rows))
+    stdout.print(speedup_table(rows))
     settings = {"engine": engine_for(dense.shape), "context": options.context}
     output.write(options.output, output.new_record("time_budget", arguments, settings, rows=rows))
 

@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,7 +14,7 @@ from rich.console import Console
 from grasp_deploy.cli.console import error_boundary, tidy_process
 from grasp_deploy.errors import InputError
 from grasp_deploy.files import record as records
-from grasp_deploy.files.disk import readable_disk_errors
+from grasp_deploy.files.disk import readable_disk_errors, write_files
 from grasp_deploy.files.progress import OnProgress
 from grasp_deploy.files.record import check_place as check_place
 from grasp_deploy.pruning.objective import LossError
@@ -91,6 +92,16 @@ def working_folder(name: str) -> Iterator[tuple[Path, OnProgress]]:
         stage_bars(Console(stderr=True)) as on_progress,
     ):
         yield Path(folder), on_progress
+
+
+def write_png(path: Path, figure: Any) -> None:
+    """Write a figure of matplotlib in one move; InputError for a file that is not one of ours."""
+    from grasp_deploy.report.figures import check_ours
+
+    check_ours(path, "--png")
+    drawn = BytesIO()
+    figure.savefig(drawn, format="png", dpi=200, metadata={"Software": "grasp-deploy"})
+    write_files({path: drawn.getvalue()})
 
 
 def write(output: Path | None, record: Any) -> None:

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from benchmarks.baselines.moments import add_bias
 from benchmarks.common.models import NO_OWN
+from benchmarks.common.output import check_positive
 from benchmarks.study.record import Layer, Row
 from benchmarks.study.tasks import accuracies
 from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
@@ -24,6 +25,7 @@ from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.run_options import RunOptions
 from grasp_deploy.config.compress_config import OWN, CompressConfig
 from grasp_deploy.data import TextSource, calibration_sources, read_blocks
+from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.perplexity import measure, perplexity
 from grasp_deploy.evaluate.settings import TaskSettings
 from grasp_deploy.files.progress import OnProgress
@@ -82,8 +84,12 @@ class Bench:
         corpora: Sequence[TextSource],
         tasks: TaskSettings | None = None,
     ) -> None:
-        count = 2 if options.smoke else options.evaluation_blocks
-        length = 64 if options.smoke else options.sequence_length
+        if options.smoke:
+            options.evaluation_blocks, options.sequence_length = 2, 64
+        check_positive(options, "evaluation_blocks")
+        count, length = options.evaluation_blocks, options.sequence_length
+        if length < 2:
+            raise InputError(f"--sequence-length {length} leaves no token to predict: give more")
         tokenizer = load_tokenizer(options.model)
         self.sequences = {
             corpus.label: read_blocks(tokenizer, corpus, length, count) for corpus in corpora

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import frontier, prefill_memory, python_docs, recovery_curve
+from benchmarks import prefill_memory, python_docs, recovery_curve
 from benchmarks.common.output import FOLDER
 from grasp_deploy.bench.memory import Sizes
 from grasp_deploy.compression.compress import compress
@@ -121,20 +121,6 @@ def test_stages_are_timed_by_what_they_read(tiny: Path, tmp_path: Path) -> None:
     assert rows[2]["schedule_seconds"] == pytest.approx(rows[2]["seconds"] / 20 * 256)
 
 
-def test_frontier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Names tell which models are one in several schemes; sizes and losses are the record's."""
-    record, picture = RESULTS / "quantised-smollm2-135m-cpu.json", tmp_path / "frontier.png"
-    frontier.main([str(record), "--tokens", "1024", "--png", str(picture)])
-    rows = [line.split("│")[1:-1] for line in capsys.readouterr().out.splitlines() if "│" in line]
-    assert [[cell.strip() for cell in row] for row in rows][-1] == [
-        *("s0.8", "w4a16", "97", "119", "+0.740 ± 0.018", "")
-    ]
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    other = RESULTS / "frontier-tasks-smollm2-135m-cpu.json"
-    with pytest.raises(InputError, match="is no record of `evaluate compare`"):
-        frontier.main([str(other)])
-
-
 def test_recovery_curve(
     tiny: Path, texts: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -147,14 +133,22 @@ def test_recovery_curve(
     recovery_curve.main([*words, "--tokens", "0,512"])
     first = read_tensors(own, "")[0]["token_ids"]
     recovery_curve.main([*words, "--tokens", "0,512,768,256"])
-    rows = json.loads(record.read_text())["rows"]
+    record_now = json.loads(record.read_text())
+    rows, settings = record_now["rows"], record_now["settings"]
     assert [row["tokens"] for row in rows] == [512, 0, 768, 256]
+    assert (settings["evaluation_blocks"], settings["sequence_length"]) == ("2", "64"), "of --smoke"
     written = read_tensors(own, "")[0]["token_ids"]
     assert len(first) == 8 and len(written) == 12 and written[:8].equal(first)
     assert "held-out" in capsys.readouterr().out
     picture = tmp_path / "curve.png"
     recovery_curve.main(["draw", str(record), "--png", str(picture)])
     assert picture.read_bytes().startswith(b"\x89PNG")
+    record.write_text(
+        json.dumps({**record_now, "rows": [row for row in rows if not row["tokens"]]})
+    )
+    with pytest.raises(InputError, match="no row is of a recovery"):
+        recovery_curve.main(["draw", str(record), "--png", str(picture)])
+    record.write_text(json.dumps(record_now))
     other = RESULTS / "frontier-tasks-smollm2-135m-cpu.json"
     with pytest.raises(InputError, match="is no record of a recovery curve"):
         recovery_curve.main(["draw", str(other)])
@@ -252,6 +246,11 @@ def test_nothing_is_ignored_and_no_study_overwritten(
         ("mask_stability", "--calibration self=0.5", "leave self out of --calibration"),
     ):
         assert line in refused(name, capsys, "--smoke", *words.split())
+    for words, line in (
+        ("--evaluation-blocks 0", "--evaluation-blocks 0 is not above 0"),
+        ("--sequence-length 1", "--sequence-length 1 leaves no token to predict"),
+    ):
+        assert line in refused("quality", capsys, "methods", *words.split())
 
 
 def test_committed_records_name_no_machine_and_no_absolute_path() -> None:
