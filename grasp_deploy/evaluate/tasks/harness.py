@@ -12,7 +12,6 @@ import logging
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
 from importlib.util import find_spec
@@ -73,15 +72,18 @@ def check_names(names: Sequence[str], files: Sequence[Path]) -> None:
         raise InputError(f"task {twice[0]} is named twice: name each once, or rename a file")
 
 
-def tried_tasks(settings: TaskSettings) -> dict[str, Loaded]:
-    """Load tasks, and run the first item of each without a model; raises as `run_task` does."""
+def tried_tasks(
+    settings: TaskSettings, tokenizers: Sequence[PreTrainedTokenizerBase]
+) -> dict[str, Loaded]:
+    """Load tasks, and run them without a model; raises as `run_task` does with any tokenizer."""
     from lm_eval.models.dummy import DummyLM
 
     lm, tasks = DummyLM(), load_tasks(settings.tasks, settings.task_files)
-    lm.max_length, lm.tok_encode = settings.max_tokens, lambda *_, **__: ""  # it has no tokenizer
+    lm.max_length = settings.max_tokens
+    lm.tok_encode = lambda text, **how: max((t.encode(text, **how) for t in tokenizers), key=len)
     lm.generate_until = lambda requests, **_: ["0"] * len(requests)  # its own takes no blank prompt
     for name, loaded in tasks.items():
-        run_task(lm, name, loaded, replace(settings, limit=1))
+        run_task(lm, name, loaded, settings)
     return tasks
 
 

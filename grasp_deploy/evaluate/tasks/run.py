@@ -50,7 +50,7 @@ def bench_tasks(
     for path in settings.task_files:
         local_task(path, settings.num_fewshot)  # refused before an engine is started
     settings = _checked(models, settings)
-    tasks = tried_tasks(settings)
+    tasks = tried_tasks(settings, [load_tokenizer(model.path) for model in models])
     measure: Callable[..., Iterator[dict[str, Any]]] = vllm_cells
     if settings.engine == "transformers":
         measure = partial(transformers_cells, tasks)

@@ -197,17 +197,21 @@ def test_generated_answers_count_by_exact_match(manager: Any) -> None:
 
 
 def test_tasks_are_tried_before_a_model_loads(
-    manager: Any, monkeypatch: pytest.MonkeyPatch
+    manager: Any, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(harness, "_manager", lambda include_defaults: manager)
+    own, late = [tiny_tokenizer()], TaskSettings(task_files=(files["contexts"],), max_tokens=10)
+    with pytest.raises(InputError, match="need 11 tokens or more"):  # of items 10 and 11
+        tried_tasks(late, own)
+    assert list(tried_tasks(replace(late, limit=10), own)) == ["contexts"]
     fits = TaskSettings(tasks=("spelling", "both", "few"), max_tokens=5, num_fewshot=2)
-    assert list(tried_tasks(fits)) == ["spelling", "both", "few"]
+    assert list(tried_tasks(fits, own)) == ["spelling", "both", "few"]
     blank = replace(fits, tasks=("blank",), num_fewshot=None)
-    assert list(tried_tasks(blank)) == ["blank"], "as a prompt may be"
+    assert list(tried_tasks(blank, own)) == ["blank"], "as a prompt may be"
     with pytest.raises(InputError, match=r"spelling cannot run .* need 5 tokens or more, .* 4 at"):
-        tried_tasks(replace(fits, max_tokens=4))
+        tried_tasks(replace(fits, max_tokens=4), own)
     with pytest.raises(InputError, match=r"task both cannot run \(ValueError: .*--num-fewshot or"):
-        tried_tasks(replace(fits, tasks=("both",), num_fewshot=8))
+        tried_tasks(replace(fits, tasks=("both",), num_fewshot=8), own)
 
 
 @pytest.fixture
