@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks import report
 from benchmarks.common.output import FOLDER
+from benchmarks.study.rows import beside
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.record import write_record
 from tests.benchmarks.study.records import study, with_tasks
@@ -67,6 +68,9 @@ def test_rows_of_studies_beside_each_other(capsys: pytest.CaptureFixture[str]) -
     )
     report.main([methods, tasks, "--beside"])
     assert "Accuracy on tasks, %" in capsys.readouterr().out, "which the first has not run"
+    ran = [with_tasks(study(), {name: "acc"}, [0.7, 0.5]) for name in ("piqa", "sciq")]
+    with pytest.raises(InputError, match="takes studies of the same tasks, or of none"):
+        beside(ran)
     for other in (first, str(RESULTS / "quality_own-stories260K-cpu.json")):
         with pytest.raises(InputError, match="studies of one model on the same texts"):
             report.main([ours, other, "--beside"])

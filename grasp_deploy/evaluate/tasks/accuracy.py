@@ -67,7 +67,7 @@ class TasksRecord(Struct):
 
     models: Annotated[list[TaskModel], Meta(min_length=1)]
     settings: dict[str, Any]
-    cells: list[TaskCell]
+    cells: Annotated[list[TaskCell], Meta(min_length=1)]
 
     def __post_init__(self) -> None:
         names = [model.name for model in self.models]

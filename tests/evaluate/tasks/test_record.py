@@ -24,6 +24,7 @@ Record = dict[str, Any]
         (lambda r: r["cells"][3]["items"][1].pop("acc"), r"cells\[3\]: an item of .* has no acc"),
         (lambda r: r["cells"][3].update(model="x"), r"cells\[3\].model is 'x', which is not in"),
         (lambda r: r["models"][1].update(name="dense"), "two of its models have one name"),
+        (lambda r: r.update(cells=[]), r"cells: .*length >= 1"),
         (lambda r: r["cells"].pop(), "have not run the same tasks"),
     ],
 )
