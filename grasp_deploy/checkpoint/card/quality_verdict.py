@@ -51,7 +51,7 @@ def quality_verdict(corpora: Sequence[Row], tasks: Sequence[Row]) -> dict[str, s
     lost = [
         f"{row['task']} from {row['dense']['accuracy']:.1%} to {row['pruned']['accuracy']:.1%}"
         for row in tasks
-        if row["change"] < 0 and _is_beyond_noise(row, len(tasks))
+        if row["change"] < 0 and is_beyond_noise(row, len(tasks))
     ]
     if least > BROKEN_NATS:
         outcome, reason = BROKEN, f"{said}, more than {BROKEN_NATS}"
@@ -67,7 +67,7 @@ def quality_verdict(corpora: Sequence[Row], tasks: Sequence[Row]) -> dict[str, s
         doubt = f"more text{few} would tell if it is the {DROP_IN_NATS} of a drop-in (--sequences)"
         outcome, reason = UNDECIDED, f"{in_doubt}, give or take the noise: {doubt}"
     else:
-        known = bool(tasks) and all(_is_beyond_noise(row, 1) is not None for row in tasks)
+        known = bool(tasks) and all(is_beyond_noise(row) is not None for row in tasks)
         kept = ", and no accuracy fell by more than noise" if known else ""
         within = f"even with noise no loss over {DROP_IN_NATS}, the limit of a drop-in"
         outcome, reason = DROP_IN, f"{in_doubt}; {within}{kept}"
@@ -102,20 +102,15 @@ def few(tokens: int) -> str:
     return " (so few tokens tell little)" if tokens < FEW_TOKENS else ""
 
 
-def _is_beyond_noise(task: Row, tasks: int) -> bool | None:
-    return is_beyond_noise(task["change"], task["change_error"], task["items"], tasks)
-
-
-def is_beyond_noise(
-    change: float, error: float | None, items: int, comparisons: int = 1
-) -> bool | None:
+def is_beyond_noise(task: Row, comparisons: int = 1) -> bool | None:
     """True for a change in accuracy that noise hardly makes; None where there is no telling.
 
     Few items tell too little; items that all change alike, as copies of one do, show no noise.
     """
+    change, error, items = (task[key] for key in ("change", "change_error", "items"))
     if error is None or items < FEW_ITEMS or (change and not error):
         return None
-    return abs(change) > margin(items, comparisons) * error
+    return bool(abs(change) > margin(items, comparisons) * error)
 
 
 def margin(samples: int, comparisons: int = 1) -> float:

@@ -45,7 +45,8 @@ def headlines(record: TasksRecord) -> Iterator[dict[str, Any]]:
     items = min(len(cell["items"]) for cell in dense)  # of the task that tells least of noise
     for name, of_model in zip(names[1:], others, strict=True):
         shift, error = change(dense, of_model)
-        found, needs = is_beyond_noise(shift, error, items, len(others)), ""
+        row, needs = {"change": shift, "change_error": error, "items": items}, ""
+        found = is_beyond_noise(row, len(others))
         outcome = ("ahead" if shift > 0 else "behind") if found else NO_DIFFERENCE
         if found is None:
             outcome = UNDECIDED
