@@ -79,7 +79,7 @@ def heal_command(
     plan = intact_plan(directory)
     refuse_experts(read_stored_model(directory).shape, "heal")
     made = plan.provenance["config"]
-    base = reach_base(plan, model, "there is nothing to learn from")
+    base = reach_base(plan, model, "there is nothing to learn from", weights=not dry_run)
     inherited = FROM_PLAN if "calibration" in given else (*OF_TEXTS, *FROM_PLAN)
     stored = {name: made[name] for name in inherited if name in made}
     values = {"keep": 1.0, "recover": RECOVER_TOKENS, **stored, **given}

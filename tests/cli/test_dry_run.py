@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -133,7 +134,7 @@ def test_a_family_takes_the_memory_of_its_largest_and_the_time_of_all(work: Path
 
 
 def test_a_recovery_is_predicted_by_the_checkpoints_own_shape(
-    pruned_once: Path, tiny_folder: Path, work: Path
+    pruned_once: Path, tiny_folder: Path, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = (
         "--model",
@@ -151,6 +152,12 @@ def test_a_recovery_is_predicted_by_the_checkpoints_own_shape(
     assert sizes[0] < sizes[1], "fewer weights learn"
     told = grasp_deploy("heal", pruned_once, *texts[:-1], "--gpu-memory=1MB")
     assert told.code == 1 and "Peak memory of each GPU" in told.stdout
+    fetch = Mock(return_value=work)  # of the hub
+    monkeypatch.setattr("grasp_deploy.checkpoint.read.source._fetch", fetch)
+    shutil.copy(tiny_folder / "config.json", work)
+    hub = document("heal", pruned_once, "--model=team/tiny", *texts[2:])
+    assert hub["ways"] == predicted["ways"]
+    assert fetch.call_args.args[2] == ("config.json",), "no weights"
     save_tiny("llama", work / "other", num_hidden_layers=2)
     other = ("heal", pruned_once, "--model=other", *texts[2:])
     assert_refused(grasp_deploy(*other), "name the model that it was made for")

@@ -26,6 +26,7 @@ from grasp_deploy.checkpoint.plan import (
 from grasp_deploy.checkpoint.read.source import (
     file_hashes,
     path_of,
+    resolve_config,
     resolve_model,
     weight_files,
     weight_hash,
@@ -87,10 +88,17 @@ def export(
         )
 
 
-def resolve_base(plan: Plan, model: str, revision: str | None = None) -> Path:
-    """The folder of a plan's base model; from the hub at the plan's own revision by default."""
+def resolve_base(
+    plan: Plan, model: str, revision: str | None = None, *, weights: bool = True
+) -> Path:
+    """The folder of a plan's base model; from the hub at the plan's own revision by default.
+
+    With `weights=False` it may be a config.json, and no weights are fetched.
+    """
     if not path_of(model).is_dir():
         revision = revision or plan.provenance["revision"]
+    if not weights:
+        return resolve_config(model, revision)
     return resolve_model(model, revision).directory
 
 
@@ -103,14 +111,17 @@ def base_of(plan: Plan, model: str | None, loss: str, remedy: str = "") -> Store
     return base
 
 
-def reach_base(plan: Plan, model: str | None, loss: str, remedy: str = "") -> Path:
-    """The folder of the model that a plan was made for, `model` or by default what the plan names.
+def reach_base(
+    plan: Plan, model: str | None, loss: str, remedy: str = "", *, weights: bool = True
+) -> Path:
+    """What `resolve_base` finds of the model that a plan was made for: `model`, or what it names.
 
     Raises InputError if the default is out of reach: `loss` says what cannot be done then, and
     `remedy` what else than --model would help.
     """
     try:
-        return resolve_base(plan, model or plan.provenance["config"]["model"])
+        name = model or plan.provenance["config"]["model"]
+        return resolve_base(plan, name, weights=weights)
     except InputError as error:
         if model is not None:
             raise
