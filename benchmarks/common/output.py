@@ -4,7 +4,6 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -96,12 +95,11 @@ def working_folder(name: str) -> Iterator[tuple[Path, OnProgress]]:
 
 def write_png(path: Path, figure: Any) -> None:
     """Write a figure of matplotlib in one move; InputError for a file that is not one of ours."""
+    from grasp_deploy.report.figure_style import png
     from grasp_deploy.report.figures import check_ours
 
     check_ours(path, "--png")
-    drawn = BytesIO()
-    figure.savefig(drawn, format="png", dpi=200, metadata={"Software": "grasp-deploy"})
-    write_files({path: drawn.getvalue()})
+    write_files({path: png(figure)})
 
 
 def write(output: Path | None, record: Any) -> None:

@@ -235,7 +235,7 @@ def run_compress(
     from grasp_deploy.compression.result import compression_record, finished_record
     from grasp_deploy.compression.resume import Workspace
     from grasp_deploy.compression.run_options import RunOptions
-    from grasp_deploy.compression.stages import OF_RECOVERY, passes_of
+    from grasp_deploy.compression.stages import of_recovery, passes_of
     from grasp_deploy.compression.walks import compress_family, compress_within
     from grasp_deploy.files.progress import ignore_progress
     from grasp_deploy.report.progress import stage_bars
@@ -245,7 +245,7 @@ def run_compress(
     try:
         expected = {} if config.walks else passes_of(config)
         if start is not None:
-            expected = {stage: expected[stage] for stage in OF_RECOVERY if stage in expected}
+            expected = of_recovery(expected)
         with stage_bars(stderr, expected) if is_lead() else nullcontext(ignore_progress) as show:
             options = RunOptions(output, resume, overwrite, show)
             if config.family:

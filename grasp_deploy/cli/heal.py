@@ -66,7 +66,6 @@ def heal_command(
     from grasp_deploy.checkpoint.read.validate import read_stored_model
     from grasp_deploy.checkpoint.write.export import reach_base
     from grasp_deploy.compression.run_options import Start
-    from grasp_deploy.data import calibration_sources
 
     if not directory.is_dir():
         raise InputError(f"there is no folder {directory}: name a checkpoint that compress made")
@@ -78,8 +77,29 @@ def heal_command(
         raise InputError(f"{output} is what is recovered: name another folder to write")
     plan = intact_plan(directory)
     refuse_experts(read_stored_model(directory).shape, "heal")
-    made = plan.provenance["config"]
     base = reach_base(plan, model, "there is nothing to learn from", weights=not dry_run)
+    config = _config_of(directory, plan.provenance["config"], base, given)
+    if output is None or dry_run:
+        show_dry_run(config, gpu_memory, as_json, plan)
+        return
+    start = Start(checkpoint=directory)
+    with joined_ranks(config, output=output, resume=resume, overwrite=overwrite):
+        record = run_compress(config, output, resume, overwrite, start)
+    if as_json:
+        print_json(record)
+    else:
+        print_recovered(record)
+
+
+def _config_of(
+    directory: Path, made: dict[str, Any], base: Path, given: dict[str, Any]
+) -> CompressConfig:
+    """The options of a recovery; what is not given is as it was when the checkpoint was `made`.
+
+    Raises InputError for text on this machine that the plan alone names.
+    """
+    from grasp_deploy.data import calibration_sources
+
     inherited = FROM_PLAN if "calibration" in given else (*OF_TEXTS, *FROM_PLAN)
     stored = {name: made[name] for name in inherited if name in made}
     values = {"keep": 1.0, "recover": RECOVER_TOKENS, **stored, **given}
@@ -93,13 +113,4 @@ def heal_command(
             f"repeat {shlex.join(text_options(config))}, or name other text: the plan of "
             f"{directory}, which may be a stranger's, does not make heal read files"
         )
-    if output is None or dry_run:
-        show_dry_run(config, gpu_memory, as_json, plan)
-        return
-    start = Start(checkpoint=directory)
-    with joined_ranks(config, output=output, resume=resume, overwrite=overwrite):
-        record = run_compress(config, output, resume, overwrite, start)
-    if as_json:
-        print_json(record)
-    else:
-        print_recovered(record)
+    return config

@@ -25,8 +25,8 @@ from grasp_deploy.compression.own_text import rows_at_once
 from grasp_deploy.compression.stage_memory import Way
 from grasp_deploy.compression.stages import (
     MORE_TEXT,
-    OF_RECOVERY,
     OWN_TEXT,
+    of_recovery,
     passes_of,
     sequences_of,
 )
@@ -134,7 +134,7 @@ def dry_run(
     shares = [budget.limit / budget.total_cost for budget in budgets]
     passes = passes_of(config, shares[0], at_once=at_once)
     if plan is not None:
-        passes = {stage: count for stage, count in passes.items() if stage in OF_RECOVERY}
+        passes = of_recovery(passes)
     # The first run's own text is not written again.
     for member, (larger, kept) in zip(members[1:], pairwise(shares), strict=True):
         for stage, count in passes_of(member, kept, larger, at_once).items():

@@ -14,11 +14,11 @@ from grasp_deploy.compression.own_text import rows_at_once
 from grasp_deploy.compression.recovery import sequences_in_step
 from grasp_deploy.compression.stages import (
     MORE_TEXT,
-    OF_RECOVERY,
     OWN_METHOD,
     OWN_TEXT,
     PREDICTIONS,
     RECOVERY,
+    of_recovery,
     passes_of,
     sequences_of,
 )
@@ -55,7 +55,7 @@ class Way:
     def passes(self) -> dict[str, int]:
         """Forward passes by stage, for a budget that is not known."""
         passes = passes_of(self.config)
-        return {s: n for s, n in passes.items() if s in OF_RECOVERY or not self.recovers}
+        return of_recovery(passes) if self.recovers else passes
 
     @property
     def how(self) -> str:

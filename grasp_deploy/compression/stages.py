@@ -29,7 +29,7 @@ MOST_ROWS = 128  # of own text that are written at once: a step reads the weight
 MOST_ROWS_ON_GPU = 512  # with fewer rows a step of a small model takes as long
 ALONE_PASSES = 50  # passes that take as long as reading the weights for each token of such rows
 MORE_TEXT = "recovery-text"  # what the model writes to recover on
-OF_RECOVERY = (OWN_TEXT, MORE_TEXT, RECOVERY)  # all stages where a checkpoint is there already
+OF_RECOVERY = (OWN_TEXT, MORE_TEXT, RECOVERY)
 RECORDED = ("start", "gates", "scales")  # stages with seconds even where they did not run
 
 
@@ -102,6 +102,11 @@ def passes_of(
         RECOVERY: n.recovered and n.recovered * (step + 2) + 2 * n.heldout * (HELDOUT_CHECKS + 1),
     }
     return {stage: passes for stage, passes in found.items() if passes or stage == OWN_METHOD}
+
+
+def of_recovery(passes: dict[str, int]) -> dict[str, int]:
+    """The passes of the stages that run where a checkpoint is there already."""
+    return {stage: passes[stage] for stage in OF_RECOVERY if stage in passes}
 
 
 def _written(rows: int, at_once: int) -> int:

@@ -111,19 +111,19 @@ def count_from_zero(axes: Axes) -> None:
     axes.yaxis.set_major_formatter("{x:,.10g}")
 
 
-def png(drawing: Drawing) -> bytes:
+def png(figure: Figure) -> bytes:
     """The figure as a PNG file on white ground."""
-    return _saved(drawing, format="png", dpi=200, metadata={"Software": "grasp-deploy"})
+    return _saved(figure, format="png", dpi=200, metadata={"Software": "grasp-deploy"})
 
 
 def svg(drawing: Drawing) -> bytes:
     """The figure as an SVG file without ground; the same figure gives the same bytes."""
     metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    return _saved(drawing, format="svg", transparent=True, metadata=metadata)
+    return _saved(drawing.figure, format="svg", transparent=True, metadata=metadata)
 
 
-def _saved(drawing: Drawing, **options: Any) -> bytes:
+def _saved(figure: Figure, **options: Any) -> bytes:
     buffer = io.BytesIO()
     with our_style():
-        drawing.figure.savefig(buffer, **options)
+        figure.savefig(buffer, **options)
     return buffer.getvalue()

@@ -61,7 +61,7 @@ def png_files(sections: Sequence[Section]) -> dict[str, bytes]:
             name = re.sub(r"[^\w.-]", "-", f"{section.name}-{drawing.name}")
             while f"{name}.png" in files:  # of "a b" and "a-b"
                 name += "-again"
-            files[f"{name}.png"] = png(drawing)
+            files[f"{name}.png"] = png(drawing.figure)
     return files
 
 

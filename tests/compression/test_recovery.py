@@ -243,11 +243,7 @@ def test_text_that_recovery_cannot_read(
 
 
 def test_the_command_and_its_bad_input(
-    cut: Path,
-    config: CompressConfig,
-    demo_text: tuple[Path, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    cut: Path, demo_text: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     text = ("--calibration", demo_text[0], "--calibration", "self=0")
@@ -262,12 +258,6 @@ def test_the_command_and_its_bad_input(
         assert_refused(refused, repeated, str(cut))
         refused = grasp_deploy("heal", cut, *text, "-o", cut, "--overwrite")
         assert_refused(refused, "is what is recovered: name another folder")
-        assert_refused(grasp_deploy("heal", cut, *text), "give --output, or --dry-run")
-        predicted = document("heal", cut, *text, "--recover", "8k", "--dry-run", "--json")
-        assert list(predicted["forward_passes"]) == ["recovery"], "no other stage runs"
-        kept = sum(predicted["ways"][0]["stages"]["recovery"].values())
-        words = ("compress", config.model, "--keep=1", "--recover=8k", *text, "--dry-run", "--json")
-        assert kept < sum(document(*words)["ways"][0]["stages"]["recovery"].values()), "it is cut"
         enough = 2 * (cut / "model.safetensors").stat().st_size  # for the weights alone
         patch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=enough))
         refused = grasp_deploy("heal", cut, *text, "-o", "out")

@@ -66,6 +66,14 @@ def test_a_stage_of_another_name_or_run_or_cut_short_is_refused(saved: Workspace
         saved.load("start")
 
 
+def test_metrics_need_no_tensor_of_a_large_state(
+    saved: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved.save("recovery", {"weights": torch.ones(2)}, {"metrics": [{"step": 1}]})
+    monkeypatch.delattr("grasp_deploy.compression.resume.checksum")  # of all tensors
+    assert saved.metrics() == '{"step": 1}\n'
+
+
 def test_failures_that_are_no_bugs() -> None:
     run: Any = SimpleNamespace(device=torch.device("cpu"))
     for error, words in (
