@@ -80,7 +80,7 @@ def quantize_command(
     ] = None,
     calibration_sequences: Annotated[
         int | None,
-        typer.Option(min=1, help="Sequences of 512 tokens; time follows them. Default: 128."),
+        typer.Option(min=1, help="Sequences of at most 512 tokens; time follows. Default: 128."),
     ] = None,
     shard_size: ShardSize = "4GB",
     overwrite: Overwrite = False,
@@ -105,7 +105,7 @@ def quantize_command(
             scheme,
             output,
             token_ids=_rounding_ids(directory, sources, count),
-            text=f"{counted(count, 'sequence')} of {' and '.join(texts)}",
+            text=f"{counted(count, 'sequence')} of {' and '.join(s.label for s in sources)}",
             overwrite=overwrite,
             shard_bytes=shard_bytes,
             on_progress=counts_of("export", show),
@@ -159,11 +159,13 @@ def _rounding_ids(directory: Path, sources: list[TextSource], count: int) -> Ten
     """`(n, T)` tokens to learn a rounding on; None without texts."""
     from grasp_deploy.checkpoint.format.shapes import read_config
     from grasp_deploy.checkpoint.read.loading import check_tokens, load_tokenizer
+    from grasp_deploy.checkpoint.read.source import fewest_positions
     from grasp_deploy.data import read_calibration
 
     if not sources:
         return None
-    text = read_calibration(load_tokenizer(directory), sources, ROUNDING_TOKENS, count)
+    length = fewest_positions([directory], ROUNDING_TOKENS)
+    text = read_calibration(load_tokenizer(directory), sources, length, count)
     check_tokens(text.token_ids, read_config(directory))
     return text.token_ids
 

@@ -114,8 +114,8 @@ def read_blocks(
     if available < needed:
         raise InputError(
             f"{source.what} is too short: its {len(ids)} tokens give fewer sequences of "
-            f"{sequence_length} ({available}) than are needed ({needed}); use more text, fewer "
-            "sequences or a shorter --sequence-length"
+            f"{sequence_length} ({available}) than are needed ({needed}); use more text, or "
+            "fewer or shorter sequences"
         )
     count = min(sequences, available)
     token_ids = [start + ids[n * width : (n + 1) * width] for n in range(count)]

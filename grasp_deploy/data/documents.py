@@ -205,8 +205,11 @@ def _rows(text: str, suffix: str) -> Any:
     if suffix == ".csv":  # a line of too many fields has them under None
         csv.field_size_limit(len(text))
         reader = csv.DictReader(StringIO(text), strict=True)
-        if len(set(reader.fieldnames or ())) < len(reader.fieldnames or ()):
+        names = reader.fieldnames or ()
+        if len(set(names)) < len(names):
             raise ValueError("its header names a column twice")
+        if len(names) == 1 and ";" in names[0]:
+            raise ValueError("its columns are parted by semicolons, not commas")
         return list(reader)
     rows = []
     for number, line in enumerate(text.split("\n"), start=1):

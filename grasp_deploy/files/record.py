@@ -87,7 +87,7 @@ def machine() -> dict[str, Any]:
     return {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
-        **({"threads": int(threads)} if threads and threads.isdigit() else {}),
+        **({"threads": int(threads)} if threads and threads.isdecimal() else {}),
         **_gpus(),
     }
 

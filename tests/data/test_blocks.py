@@ -48,7 +48,7 @@ def test_gemmas_sequences_begin_with_its_first_token(tmp_path: Path) -> None:
 
 def test_too_little_text(tmp_path: Path) -> None:
     for length, sequences in ((8, MOST + 1), (512, 1)):
-        with pytest.raises(InputError, match="--sequence-length"):
+        with pytest.raises(InputError, match="fewer or shorter sequences"):
             token_blocks(tiny_tokenizer(), tmp_path, TEXTS, length, sequences)
 
 

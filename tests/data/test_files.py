@@ -97,6 +97,7 @@ def test_other_layouts(tmp_path: Path, name: str, text: str, documents: list[str
         ("a.json", b'["a", {"text": "b"}]', "not all texts"),
         ("a.csv", b'text,source\n"one","a","x"\n', "values by name"),
         ("a.csv", b'text,text\n"one","a"\n', "names a column twice"),
+        ("a.csv", b"text;id\none;1\n", "semicolons"),
         ("a.tsv", b"text\tid\none\t1\n", ".csv"),
         ("a.jsonl.gz", b"\x1f\x8b", "unpacked"),
         ("a.parquet", b"PAR1 no, not really", "valid parquet"),

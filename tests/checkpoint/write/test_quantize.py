@@ -239,7 +239,7 @@ def test_rounding_that_is_learnt_is_not_proven_and_more_than_a_step_is_wrong(
     folder, text = tmp_path / "learnt", ("--calibration", demo_text[0])
     learning = ("--scheme", "w4a16", *text, "--calibration-sequences", "4", "-o", folder, "--json")
     assert "output" in document("quantize", demo_checkpoint, *learning)
-    taught = f"(`w4a16, its rounding learnt on 4 sequences of {demo_text[0]} by AutoRound`)"
+    taught = f"(`w4a16, its rounding learnt on 4 sequences of {demo_text[0].name} by AutoRound`)"
     assert taught in (folder / "README.md").read_text()
     plainly = ("quantize", demo_checkpoint, "--scheme", "w4a16", "-o", tmp_path / "nearest")
     assert "with --calibration TEXT four bits lose less" in grasp_deploy(*plainly).stdout

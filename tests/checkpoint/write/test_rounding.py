@@ -21,7 +21,7 @@ def test_matrices_that_cannot_be_learnt_are_counted(
     demo_text: tuple[Path, Path], tmp_path: Path
 ) -> None:
     base, plain, folder, other = (tmp_path / name for name in ("base", "plain", "w4a16", "other"))
-    save_tiny("llama", base, dtype=torch.bfloat16, head_dim=16)
+    save_tiny("llama", base, dtype=torch.bfloat16, head_dim=16, max_position_embeddings=256)
     export(random_plan(base, ffn_multiple=32), base, plain)
     command = ("quantize", plain, "--scheme", "w4a16", "-o")
     text = ("--calibration", demo_text[0], "--calibration-sequences", "4")
