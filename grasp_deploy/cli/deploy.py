@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -87,21 +87,16 @@ def fit_command(
 def _pruned_to_fit(
     config: CompressConfig, output: Path, overwrite: bool, as_json: bool
 ) -> dict[str, Any]:
-    """Prune unless that is done, start vLLM on the result, and return the record of both."""
+    """Prune unless that is done, print how to serve the result, and return its record."""
     from grasp_deploy.checkpoint.footprint import inspect_model
-    from grasp_deploy.fit.memory import serve_fit
-    from grasp_deploy.fit.table import served_table
 
     record = compress_unless_done(config, output, overwrite)
-    with stderr.status("asking vLLM what it holds"):
-        served = serve_fit(output, config)
     if not as_json:
-        stdout.print(served_table(served))
         if record:
             print_compressed(record, config)
         else:
             print_line(f"serve it: {serve_command(output, config)}")
-    return {"result": inspect_model(str(output)), "served": asdict(served)}
+    return {"result": inspect_model(str(output))}
 
 
 @takes_config

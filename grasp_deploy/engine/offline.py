@@ -45,19 +45,17 @@ def predict_capacity(
 
 @dataclass(frozen=True)
 class Deployed:
-    """What a running engine holds: bytes of its weights and of its KV cache, and the capacity."""
+    """What a running engine holds."""
 
-    weight_bytes: Annotated[int, Meta(ge=1, le=2**62)]
-    kv_bytes: Annotated[int, Meta(ge=1, le=2**62)]
     capacity: KvCapacity
 
 
 def deployed(directory: Path, engine: dict[str, Any]) -> Deployed:
-    """Start the engine of a deployment and count what it holds. Raises like greedy_tokens.
+    """Start the engine of a deployment and ask what it holds. Raises like greedy_tokens.
 
     `engine` are vLLM's own arguments.
     """
-    return convert(_ask(directory, engine, counts_bytes=True), Deployed)
+    return convert(_ask(directory, engine), Deployed)
 
 
 def greedy_tokens(directory: Path, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
@@ -82,8 +80,6 @@ def _ask(
     engine: dict[str, Any],
     prompts: Sequence[list[int]] = (),
     new_tokens: int = 1,
-    *,
-    counts_bytes: bool = False,
 ) -> dict[str, Any]:
     import torch  # help needs neither
 
@@ -99,28 +95,20 @@ def _ask(
         "engine": {**FORMAT, "gpu_memory_utilization": 0.01, **engine, "model": str(directory)},
         "prompts": prompts,
         "new_tokens": new_tokens,
-        "counts_bytes": counts_bytes,
     }
     torch.cuda.empty_cache()  # of the models that this process has loaded and dropped
     with child(__name__, environment, name="vLLM", timeout_seconds=PATIENCE_SECONDS) as ask:
         return ask(request)
 
 
-def _answer(
-    engine: dict[str, Any], prompts: list[list[int]], new_tokens: int, counts_bytes: bool
-) -> dict[str, Any]:
+def _answer(engine: dict[str, Any], prompts: list[list[int]], new_tokens: int) -> dict[str, Any]:
     from vllm import LLM, SamplingParams, TokensPrompt
 
     llm = LLM(**engine, enforce_eager=True, skip_tokenizer_init=True, disable_log_stats=True)
     greedy = SamplingParams(temperature=0, max_tokens=new_tokens, ignore_eos=True, detokenize=False)
     outputs = llm.generate([TokensPrompt(prompt_token_ids=p) for p in prompts], greedy)
     config = llm.llm_engine.vllm_config
-    held = {}
-    if counts_bytes:
-        held["weight_bytes"] = sum(llm.apply_model(_weight_bytes))
-        held["kv_bytes"] = sum(llm.collective_rpc(_cache_bytes))
     return {
-        **held,
         "tokens": [list(output.outputs[0].token_ids) for output in outputs],
         "capacity": {
             "cached_tokens": cached_tokens(llm),
@@ -136,28 +124,6 @@ def cached_tokens(llm: Any) -> int:
     """
     cache, groups = llm.llm_engine.vllm_config.cache_config, llm.collective_rpc(_cache_groups)
     return cache.num_gpu_blocks // max(groups) * cache.block_size
-
-
-def _weight_bytes(model: Any) -> int:
-    """Bytes of a worker's weights, tied ones once.
-
-    On a CPU vLLM packs most matrices for its kernels and leaves empty parameters: there the sizes
-    of the layer count.
-    """
-    from vllm.model_executor.layers.linear import LinearBase
-
-    total: int = sum(parameter.nbytes for parameter in model.parameters())
-    for layer in model.modules():
-        if isinstance(layer, LinearBase) and not layer.weight.numel():
-            values = layer.input_size_per_partition * layer.output_size_per_partition
-            total += values * layer.params_dtype.itemsize
-    return total
-
-
-def _cache_bytes(worker: Any) -> int:
-    """Bytes that a worker has allocated for its KV cache; layers may share storage."""
-    storages = {cache.untyped_storage() for cache in worker.model_runner.kv_caches}
-    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 def _cache_groups(worker: Any) -> int:

@@ -1,4 +1,4 @@
-"""Fit a model into a GPU's memory: the prediction, and the figures of a running vLLM."""
+"""Fit a model into a GPU's memory: the prediction, and the flags that serve the result."""
 
 import math
 import shlex
@@ -10,15 +10,14 @@ from typing import Any
 import torch
 
 from grasp_deploy.checkpoint.footprint import KV_BYTES, Load, Room, deployment_memory
-from grasp_deploy.checkpoint.format.shapes import ModelShape, model_shape, read_config
-from grasp_deploy.checkpoint.limits import BLOCK_TOKENS, check_positions, found_platform
+from grasp_deploy.checkpoint.format.shapes import ModelShape
+from grasp_deploy.checkpoint.limits import check_positions, found_platform
 from grasp_deploy.checkpoint.read.source import resolve_config
 from grasp_deploy.checkpoint.read.validate import config_and_shape, refuse_quantised
 from grasp_deploy.compression.budget_options import budget_for, load_of, multiples_for, room_of
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.option import given_words, option_fields
 from grasp_deploy.config.rules import DEPLOYMENT
-from grasp_deploy.engine.offline import Deployed, deployed, predict_capacity
 from grasp_deploy.errors import InputError
 from grasp_deploy.fit.offers import Offer, offers
 
@@ -155,41 +154,10 @@ def _is_possible(config: CompressConfig, shape: ModelShape, offer: Offer) -> boo
     return True
 
 
-@dataclass(frozen=True)
-class Served:
-    """A pruned deployment as predicted, as a running vLLM reports it, and how to serve it.
-
-    `measured` is None where no vLLM is installed.
-    """
-
-    predicted: Deployed
-    measured: Deployed | None
-    flags: list[str]
-
-
 def pool_bytes(pruned: ModelShape, load: Load, room: Room) -> int:
     """Bytes that the room leaves the KV cache of the pruned model."""
     memory = deployment_memory(pruned, load, room.overhead_bytes)
     return room.usable_bytes - (memory.total_bytes - memory.kv_bytes)
-
-
-def serve_fit(checkpoint: Path, config: CompressConfig) -> Served:
-    """Start vLLM on a checkpoint with the cache that the room leaves, and read its figures.
-
-    Raises like `deployed`.
-    """
-    shape, load, room = model_shape(read_config(checkpoint)), load_of(config), room_of(config)
-    platform, pool, measured = found_platform(), pool_bytes(shape, load, room), None
-    token_bytes = shape.kv_bytes_per_token(load.kv_bytes_per_value)
-    state_bytes, block_tokens = shape.state_bytes_per_sequence, BLOCK_TOKENS[platform or "cuda"]
-    blocks = replace(load, block_tokens=block_tokens).blocks_each(shape.windows)
-    capacity = predict_capacity(pool, token_bytes, blocks, block_tokens, state_bytes)
-    cache = capacity.cached_tokens * token_bytes + capacity.sequences * state_bytes
-    predicted = Deployed(shape.weight_bytes, cache, capacity)
-    if platform is not None:
-        size = {"dtype": shape.dtype, "kv_cache_memory_bytes": pool}
-        measured = deployed(checkpoint, {**size, **_engine_options(shape, load)})
-    return Served(predicted, measured, serve_flags(shape, load, room))
 
 
 def serve_flags(shape: ModelShape, load: Load, room: Room) -> list[str]:

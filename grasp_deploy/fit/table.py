@@ -1,18 +1,16 @@
-"""The rich tables of `fit`: the offers, and predicted beside measured."""
+"""The rich table of `fit`: its offers."""
 
 from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
 
-from grasp_deploy.engine.offline import Deployed
 from grasp_deploy.files.sizes import BINARY_UNITS, format_bytes
-from grasp_deploy.fit.memory import Fit, Served
+from grasp_deploy.fit.memory import Fit
 from grasp_deploy.report.tables import figure_table
 from grasp_deploy.stats.wording import counted
 
 HEADS = ("weights", "KV\ncache", "vLLM's\nown", "left", "sequences\nthat fit")
-TOLERANCE = 0.02  # of a measured size, beyond which a miss wants a reason
 
 
 def offer_table(fit: Fit) -> Table:
@@ -42,28 +40,3 @@ def offer_table(fit: Fit) -> Table:
         sequences = f"{offer.sequences:,}"
         table.add_row(Text(offer.name), *cells, sequences, style=None if offer.fits else "dim")
     return table
-
-
-def served_table(served: Served) -> Table:
-    """Predicted figures of the deployment beside those of a running vLLM."""
-    table = figure_table("Predicted and measured", ("", "predicted", "vLLM", "off by"))
-    if served.measured is None:
-        table.caption = "predicted only: no vLLM is installed here"
-    after = _figures(served.measured) if served.measured else {}
-    for name, predicted in _figures(served.predicted).items():
-        measured, off = after.get(name), after.get(name, predicted) / max(predicted, 1) - 1
-        if abs(off) > TOLERANCE:
-            table.caption = "vLLM 0.32 was tried; another release may share its memory otherwise"
-        cells = ("", "") if measured is None else (f"{measured:,}", f"{off:+.2%}")
-        table.add_row(name, f"{predicted:,}", *cells)
-    return table
-
-
-def _figures(deployed: Deployed) -> dict[str, int]:
-    return {
-        "weights, bytes": deployed.weight_bytes,
-        "KV cache, bytes": deployed.kv_bytes,
-        "together, bytes": deployed.weight_bytes + deployed.kv_bytes,
-        "tokens that the cache holds": deployed.capacity.cached_tokens,
-        "sequences of this context": deployed.capacity.sequences,
-    }

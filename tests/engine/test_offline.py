@@ -33,7 +33,6 @@ def test_layers_that_see_a_window_share_the_pool(tmp_path: Path) -> None:
     load = Load(4, 8192, block_tokens=BLOCK_TOKENS[installed_platform()])
     engine = {"dtype": "float32", "kv_cache_memory_bytes": 2**26, "max_num_batched_tokens": 2048}
     held, shape = deployed(tmp_path, engine), model_shape(read_config(tmp_path))
-    assert 0.75 < held.capacity.cached_tokens * shape.kv_bytes_per_token() / held.kv_bytes <= 1
     sizes = shape.kv_bytes_per_token(), load.blocks_each(shape.windows), load.block_tokens
     assert predict_capacity(2**26, *sizes) == held.capacity
 
