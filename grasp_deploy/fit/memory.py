@@ -69,7 +69,8 @@ class Fit:
             output = f"{Path(model).absolute().name}-{scheme}"  # of `.` too
             commands.append(["quantize", model, *revision, "--scheme", scheme, "--output", output])
             model, revision = output, []
-        options["gpu_memory_utilization"] = self.room.utilization
+        cache_bytes = offer.memory.kv_bytes + max(0, offer.left_bytes)
+        options |= _cache_size(self.room, cache_bytes)
         commands.append(["serve", model, *revision, "--", *_flags(options)])
         return " && ".join(shlex.join(["grasp-deploy", *words]) for words in commands)
 
@@ -162,10 +163,15 @@ def pool_bytes(pruned: ModelShape, load: Load, room: Room) -> int:
 
 def serve_flags(shape: ModelShape, load: Load, room: Room) -> list[str]:
     """The flags of `vllm serve` for a load in the memory that it was fitted to."""
-    options = _engine_options(shape, load)
+    size = _cache_size(room, pool_bytes(shape, load, room))
+    return _flags({**_engine_options(shape, load), **size})
+
+
+def _cache_size(room: Room, cache_bytes: int) -> dict[str, Any]:
+    """vLLM's own argument that sizes the cache by the room."""
     if found_platform() == "cpu":  # where a share of the memory means something else
-        return _flags({**options, "kv_cache_memory_bytes": pool_bytes(shape, load, room)})
-    return _flags({**options, "gpu_memory_utilization": room.utilization})
+        return {"kv_cache_memory_bytes": cache_bytes}
+    return {"gpu_memory_utilization": room.utilization}
 
 
 def _engine_options(shape: ModelShape, load: Load) -> dict[str, Any]:
