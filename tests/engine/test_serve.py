@@ -116,20 +116,34 @@ def test_what_is_served_has_the_weights_dtype_unless_they_are_quantised(
         assert served not in serve_command(tmp_path / "dense", ["--dtype", "half"], "cpu")
 
 
-def test_the_cpu_cache_takes_a_full_context_if_memory_allows(model: Path, tmp_path: Path) -> None:
+def cache_bytes(config: Path, available_bytes: int, *flags: str) -> int:
+    return cpu_cache_bytes(config, read_flags(flags), available_bytes)
+
+
+def test_the_cpu_cache_takes_a_full_context_if_memory_allows(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long and in the dtype as the flags say."""
     config = Path(shutil.copyfile(model / "config.json", tmp_path / "config.json"))
     per_token = 3 * 2 * 2 * 32 * 4  # layers, K and V, KV heads, head size, float32
     edit_json(config, max_position_embeddings=8 * GIBIBYTE // per_token)
-    assert cpu_cache_bytes(config, 64 * GIBIBYTE) == 8 * GIBIBYTE // per_token * per_token
-    assert cpu_cache_bytes(config, 20 * GIBIBYTE) == 5 * GIBIBYTE
-    edit_json(config, max_position_embeddings=64)
-    assert cpu_cache_bytes(config, 64 * GIBIBYTE) == 4 * GIBIBYTE
+    assert cache_bytes(config, 64 * GIBIBYTE) == 8 * GIBIBYTE // per_token * per_token
+    assert cache_bytes(config, 20 * GIBIBYTE) == 5 * GIBIBYTE
+    tokens = 6 * GIBIBYTE // per_token
+    short = cache_bytes(config, 64 * GIBIBYTE, "--max-model-len", str(tokens))
+    assert short == tokens * per_token
+    edit_json(config, dtype="bfloat16", max_position_embeddings=2 * tokens)
+    monkeypatch.setattr(cpu, "bfloat16_rate", lambda: 0.5)
+    for dtype, size in (("auto", 1), ("half", 1), ("float", 2), ("float32", 2)):
+        assert cache_bytes(config, 64 * GIBIBYTE, "--dtype", dtype) == size * tokens * per_token
+    edit_json(config, dtype="float32", max_position_embeddings=64)
+    assert cache_bytes(config, 64 * GIBIBYTE) == 4 * GIBIBYTE
     tokens = 8 * GIBIBYTE // (2 * per_token // 3)  # one layer of three has linear attention
     stated = tiny_config("qwen3_5_text", dtype="float32", max_position_embeddings=tokens)
     stated.to_json_file(config)
     shape = config_and_shape(config)[1]
     expected = tokens * shape.kv_bytes_per_token() + shape.state_bytes_per_sequence
-    assert cpu_cache_bytes(config, 64 * GIBIBYTE) == expected
+    assert cache_bytes(config, 64 * GIBIBYTE) == expected
 
 
 def test_a_sound_model_passes_and_others_are_refused(model: Path, tmp_path: Path) -> None:
