@@ -7,7 +7,6 @@ of its largest step and what CUDA and its graphs need. The rest is the KV cache,
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import islice
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, to_builtins
@@ -18,12 +17,10 @@ from grasp_deploy.checkpoint.format.shapes import LayerShape, ModelShape, dense_
 from grasp_deploy.checkpoint.limits import (
     BLOCK_TOKENS,
     check_tensor_parallel,
-    pipeline_stages,
     tensor_parallel_sizes,
 )
 from grasp_deploy.checkpoint.read.source import resolve_config
 from grasp_deploy.errors import InputError
-from grasp_deploy.stats.wording import listed
 
 BATCHED_TOKENS = 2048  # the most that vLLM prefills in a step; `--max-num-batched-tokens`
 FLOAT32_BYTES = 4
@@ -110,7 +107,6 @@ def inspect_model(
     name: str,
     revision: str | None = None,
     tensor_parallel: int | None = None,
-    pipeline_parallel: int | None = None,
     memory_bytes: int | None = None,
 ) -> dict[str, Any]:
     """The predicted footprint of a model, and of the dense model that it came from."""
@@ -124,33 +120,14 @@ def inspect_model(
         dense = dense_shape(config)
         record["dense"] = footprint(dense, memory_bytes).as_dict()
         record["ratios"] = compare(dense, shape)
-    for name, size, told in (
-        ("tensor_parallel", tensor_parallel, _divided),
-        ("pipeline_parallel", pipeline_parallel, _staged),
-    ):
-        if size is not None:
-            try:
-                found = {"fits": True, "detail": told(shape, size)}
-            except InputError as error:
-                found = {"fits": False, "detail": str(error)}
-            record[name] = {"size": size, **found}
+    if tensor_parallel is not None:
+        found = {"fits": True, "detail": f"every layer divides by {tensor_parallel}"}
+        try:
+            check_tensor_parallel(shape, tensor_parallel)
+        except InputError as error:
+            found = {"fits": False, "detail": str(error)}
+        record["tensor_parallel"] = {"size": tensor_parallel, **found}
     return record
-
-
-def _divided(shape: ModelShape, size: int) -> str:
-    check_tensor_parallel(shape, size)
-    return f"every layer divides by {size}"
-
-
-def _staged(shape: ModelShape, size: int) -> str:
-    """Layers of each stage that vLLM makes, and the largest stage's share of weights, in words."""
-    counts = pipeline_stages(shape, size)
-    layers = map(shape.layer_parameters, range(len(shape.layers)))
-    stages = [sum(islice(layers, count)) for count in counts]
-    return (
-        f"stages of {listed(counts)} layers; the largest holds {max(stages) / sum(stages):.0%} of "
-        "the layers' weights"
-    )
 
 
 @dataclass(frozen=True)

@@ -110,11 +110,10 @@ def check_data_parallel(shape: ModelShape, tensor: int, copies: int) -> None:
         )
 
 
-def pipeline_stages(shape: ModelShape, size: int) -> list[int]:
-    """Layers of each pipeline stage as vLLM deals them out; InputError if there are too few.
+def check_pipeline_parallel(shape: ModelShape, size: int) -> None:
+    """Raise InputError if there are fewer layers than stages.
 
-    Left-over layers go one each to the stages before the last, which has the head. Raises
-    InputError if vLLM's own variable does not deal out exactly these layers.
+    Or if vLLM's own variable does not deal out exactly these layers.
     """
     layers = len(shape.layers)
     stated = os.environ.get(PARTITION)
@@ -122,19 +121,15 @@ def pipeline_stages(shape: ModelShape, size: int) -> list[int]:
         with suppress(ValueError):  # for a part that is no number
             stages = [int(part) for part in stated.split(",")]
             if len(stages) == size and sum(stages) == layers and min(stages) >= 0:
-                return stages
+                return
         raise InputError(
             f"{PARTITION}={stated!r:.60} does not deal {layers} layers to {size} pipeline stages: "
             "state so many numbers that add up to the layers, or unset it"
         )
-    if not 1 <= size <= layers:
+    if size > layers:
         raise InputError(
             f"{layers} layers make no {size} pipeline stages: take a size from 1 to {layers}"
         )
-    stages = [layers // size] * size
-    for stage in range(2, layers % size + 2):
-        stages[-stage] += 1
-    return stages
 
 
 def check_vllm_runs(shape: ModelShape, platform: Platform, *, remote_code: bool = False) -> None:

@@ -11,7 +11,6 @@ from grasp_deploy.config.option import DEVICE_HELP
 from grasp_deploy.files.sizes import parse_bytes
 
 PrunedFolder = Annotated[Path, typer.Argument(help="Folder of a pruned checkpoint.")]
-PARALLEL = ("tensor_parallel", "pipeline_parallel")
 NOT_PROVEN = 3  # exit code
 OUTCOMES = {
     "proven": "proven: the checkpoint is what its plan says, given the base model",
@@ -28,9 +27,6 @@ def inspect_command(
     tensor_parallel: Annotated[
         int | None, typer.Option(min=1, help="Exit code 1 unless all layers divide by this size.")
     ] = None,
-    pipeline_parallel: Annotated[
-        int | None, typer.Option(min=1, help="Exit code 1 unless the layers make so many stages.")
-    ] = None,
     gpu_memory: Annotated[
         str | None, typer.Option(help="Count the cached tokens that fit, such as in 20GiB.")
     ] = None,
@@ -40,12 +36,12 @@ def inspect_command(
     from grasp_deploy.checkpoint.footprint import inspect_model
 
     memory_bytes = None if gpu_memory is None else parse_bytes(gpu_memory, "--gpu-memory")
-    record = inspect_model(model, revision, tensor_parallel, pipeline_parallel, memory_bytes)
+    record = inspect_model(model, revision, tensor_parallel, memory_bytes)
     if as_json:
         print_json(record)
     else:
         _print_inspected(record)
-    if not all(record[name]["fits"] for name in PARALLEL if name in record):
+    if "tensor_parallel" in record and not record["tensor_parallel"]["fits"]:
         raise typer.Exit(CHECK_FAILED)
 
 
@@ -61,9 +57,8 @@ def _print_inspected(record: dict[str, Any]) -> None:
         absent = ", sized as if plain by config.json alone: name a folder that holds its weights"
         absent *= "as_if_plain" in record
         print_line(f"quantised by {record['quantization']}{absent}")
-    for name in PARALLEL:
-        if name in record:
-            print_line(record[name]["detail"])
+    if "tensor_parallel" in record:
+        print_line(record["tensor_parallel"]["detail"])
 
 
 def verify_command(

@@ -19,11 +19,11 @@ from grasp_deploy.checkpoint.format.shapes import ModelShape, limits_of, rope_of
 from grasp_deploy.checkpoint.limits import (
     Platform,
     check_data_parallel,
+    check_pipeline_parallel,
     check_positions,
     check_tensor_parallel,
     check_vllm_runs,
     installed_platform,
-    pipeline_stages,
     served_shape,
 )
 from grasp_deploy.checkpoint.read.validate import check_tokenizer, config_and_shape, read_folder
@@ -151,7 +151,7 @@ def _check_shape(
 
 def _check_parallel(shape: ModelShape, flags: ServerFlags, platform: Platform) -> None:
     """Raise InputError if vLLM cannot spread layers, copies or experts as the flags ask."""
-    pipeline_stages(shape, flags.pipeline_parallel_size)
+    check_pipeline_parallel(shape, flags.pipeline_parallel_size)
     if not flags.enable_expert_parallel:
         check_data_parallel(shape, flags.tensor_parallel_size, flags.data_parallel_size)
     # Without compilation, which LoRA rules out there, the CPU build warms nothing up. Then every

@@ -11,11 +11,11 @@ import torch
 from grasp_deploy.checkpoint.format.shapes import LayerShape, ModelShape, model_shape
 from grasp_deploy.checkpoint.limits import (
     CPU_HEAD_SIZES,
+    check_pipeline_parallel,
     check_tensor_parallel,
     check_vllm_runs,
     found_platform,
     installed_platform,
-    pipeline_stages,
     tensor_parallel_sizes,
 )
 from grasp_deploy.errors import InputError
@@ -78,22 +78,17 @@ def test_layers_and_remedy_are_named() -> None:
     assert "--tensor-parallel 2" in told
 
 
-def test_stages_are_those_of_vllm() -> None:
-    """As `vllm.distributed.utils.get_pp_indices` deals them: the rest behind the first stages."""
+def test_stages_are_those_that_vllm_can_deal(monkeypatch: pytest.MonkeyPatch) -> None:
     shape = shape_of(*[(8, 64)] * 8)
-    dealt = [[8], [4, 4], [3, 3, 2], [2, 2, 2, 2], [1, 2, 2, 2, 1]]
-    assert [pipeline_stages(shape, size) for size in range(1, 6)] == dealt
-    for size in (0, 9):
-        with pytest.raises(InputError, match=r"8 layers make no \d pipeline stages"):
-            pipeline_stages(shape, size)
-
-
-def test_stages_are_those_that_vllm_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for size in (1, 3, 8):
+        check_pipeline_parallel(shape, size)
+    with pytest.raises(InputError, match="8 layers make no 9 pipeline stages"):
+        check_pipeline_parallel(shape, 9)
     monkeypatch.setenv("VLLM_PP_LAYER_PARTITION", " 8,0")
-    assert pipeline_stages(shape_of(*[(8, 64)] * 8), 2) == [8, 0]
+    check_pipeline_parallel(shape, 2)
     for layers, size in ((8, 1), (8, 3), (7, 2)):
         with pytest.raises(InputError, match=r"PARTITION=.* does not deal"):
-            pipeline_stages(shape_of(*[(8, 64)] * layers), size)
+            check_pipeline_parallel(shape_of(*[(8, 64)] * layers), size)
 
 
 def test_head_sizes_without_a_kernel_are_refused_on_the_cpu_only() -> None:

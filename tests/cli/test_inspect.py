@@ -63,16 +63,3 @@ def test_only_a_quantised_model_without_its_files_is_sized_as_if_plain(
         assert "compressed-tensors" in said and ("as if plain" in said) is not is_there
         assert "name a folder" in grasp_deploy("inspect", "int8/config.json").stdout
         (work / "int8" / "model.safetensors").unlink(missing_ok=True)
-
-
-def test_stages_of_layers(tiny_folder: Path, pruned_once: Path) -> None:
-    record = document("inspect", tiny_folder, "--json", "--pipeline-parallel", "3")
-    assert record["pipeline_parallel"] == {
-        "size": 3,
-        "fits": True,
-        "detail": "stages of 1, 1 and 1 layers; the largest holds 33% of the layers' weights",
-    }
-    layers = document("inspect", pruned_once, "--json", "--pipeline-parallel", "2")
-    assert "stages of 2 and 1 layers; the largest holds" in layers["pipeline_parallel"]["detail"]
-    refused = grasp_deploy("inspect", tiny_folder, "--pipeline-parallel", "4")
-    assert refused.code == 1 and "3 layers make no 4 pipeline stages" in refused.stdout
