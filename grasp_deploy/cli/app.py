@@ -53,6 +53,8 @@ def _global_options(
     if version:
         print(f"grasp-deploy {__version__}")
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        raise InputError("no command is named: see grasp-deploy --help")
     if is_under_torchrun() and context.invoked_subcommand not in ("compress", "heal"):
         raise InputError(
             f"{context.invoked_subcommand} runs in one process: start it without torchrun, which "

@@ -44,6 +44,7 @@ ROWS: dict[str, dict[str, str]] = {
     "": {
         "inspect": "model",
         "--no": "",
+        "--verbose": "no command",
         "evaluate no": "no",
         "inspect m --gpu-memory": "--gpu-memory",
         "up model -o out --keep 0.6 --keeep 0.5": "behind a --",
