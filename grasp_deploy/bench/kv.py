@@ -14,7 +14,7 @@ from grasp_deploy.checkpoint.footprint import BATCHED_TOKENS, Load
 from grasp_deploy.checkpoint.limits import BLOCK_TOKENS, found_platform, installed_platform
 from grasp_deploy.checkpoint.read.source import fewest_positions
 from grasp_deploy.config.option import BENCH_DTYPE_HELP, BENCH_SEED_HELP, Count, Seed, option
-from grasp_deploy.engine.offline import KvCapacity, deployed, predict_capacity
+from grasp_deploy.engine.offline import KvCapacity, measured_capacity, predict_capacity
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel, model_folder
 from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counter
@@ -105,7 +105,7 @@ def bench_kv(
                 "seed": settings.seed,
             }
             with model_folder(model) as path:
-                cell.measured = deployed(path, engine).capacity
+                cell.measured = measured_capacity(path, engine)
             advance()
     return KvRecord.made("kv", command, settings, models, cells)
 

@@ -43,19 +43,12 @@ def predict_capacity(
     return KvCapacity(blocks * block_tokens, sequences)
 
 
-@dataclass(frozen=True)
-class Deployed:
-    """What a running engine holds."""
+def measured_capacity(directory: Path, engine: dict[str, Any]) -> KvCapacity:
+    """Start an engine with vLLM's own arguments, and ask what its cache holds.
 
-    capacity: KvCapacity
-
-
-def deployed(directory: Path, engine: dict[str, Any]) -> Deployed:
-    """Start the engine of a deployment and ask what it holds. Raises like greedy_tokens.
-
-    `engine` are vLLM's own arguments.
+    Raises like greedy_tokens.
     """
-    return convert(_ask(directory, engine), Deployed)
+    return convert(_ask(directory, engine)["capacity"], KvCapacity)
 
 
 def greedy_tokens(directory: Path, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:

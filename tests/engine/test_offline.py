@@ -11,7 +11,7 @@ from grasp_deploy.checkpoint.format.shapes import model_shape, read_config
 from grasp_deploy.checkpoint.limits import BLOCK_TOKENS, installed_platform
 from grasp_deploy.checkpoint.verify import verify
 from grasp_deploy.engine import offline
-from grasp_deploy.engine.offline import deployed, greedy_tokens, predict_capacity
+from grasp_deploy.engine.offline import greedy_tokens, measured_capacity, predict_capacity
 from grasp_deploy.errors import InputError
 from tests.installed import pretend
 from tests.tiny import save_tiny
@@ -32,9 +32,9 @@ def test_layers_that_see_a_window_share_the_pool(tmp_path: Path) -> None:
     save_tiny("gemma3_text", tmp_path, **config, max_position_embeddings=8192)
     load = Load(4, 8192, block_tokens=BLOCK_TOKENS[installed_platform()])
     engine = {"dtype": "float32", "kv_cache_memory_bytes": 2**26, "max_num_batched_tokens": 2048}
-    held, shape = deployed(tmp_path, engine), model_shape(read_config(tmp_path))
+    held, shape = measured_capacity(tmp_path, engine), model_shape(read_config(tmp_path))
     sizes = shape.kv_bytes_per_token(), load.blocks_each(shape.windows), load.block_tokens
-    assert predict_capacity(2**26, *sizes) == held.capacity
+    assert predict_capacity(2**26, *sizes) == held
 
 
 def test_models_that_cannot_be_served_are_refused_before_vllm_starts(
