@@ -62,7 +62,7 @@ class ThroughputSettings:
     repetitions: Count = option(REPETITIONS_HELP, 3)
     kv_memory_bytes: int | None = option(
         "Size of vLLM's KV cache, the same for each model, such as 4GiB. Default: what the largest "
-        "batch of the first model takes.",
+        "batch takes of any model.",
         None,
         flag="--kv-memory",
         parse=parse_bytes,
@@ -163,7 +163,7 @@ def checked(models: Sequence[BenchModel], settings: ThroughputSettings) -> Throu
     if settings.engine == "vllm":
         platform = vllm_platform(settings.device, settings.enforce_eager)
         load = replace(load, block_tokens=BLOCK_TOKENS[platform])
-        memory = settings.kv_memory_bytes or kv_bytes(models[0].shape, load)
+        memory = settings.kv_memory_bytes or max(kv_bytes(m.shape, load) for m in models)
         for model in models:
             check_vllm_runs(model.shape, platform)
             least = kv_bytes(model.shape, replace(load, sequences=1))

@@ -87,12 +87,14 @@ def test_models_that_do_not_fit_side_by_side_are_refused(
 
 @pytest.mark.usefixtures("fake_engine")
 @pytest.mark.parametrize(("release", "blocks"), [("0.32.0+cpu", 5 * 128), ("0.32.0", 9 * 16)])
-def test_vllms_cache_holds_the_largest_batch_of_the_first_model(
-    release: str, blocks: int, models: list[Path], monkeypatch: pytest.MonkeyPatch
+def test_vllms_cache_holds_the_largest_batch_of_every_model(
+    release: str, blocks: int, models: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    save_tiny("llama", tmp_path / "few", num_key_value_heads=1)
     pretend(monkeypatch, lambda _: release)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    settings = measured(models, engine="vllm", device="auto", repetitions=1).settings
+    every = [tmp_path / "few", *models]
+    settings = measured(every, engine="vllm", device="auto", repetitions=1).settings
     assert settings.kv_memory_bytes == blocks * KV_BYTES_PER_TOKEN
     assert settings.device == ("cpu" if "cpu" in release else "cuda")
 
