@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -107,10 +108,10 @@ def _labels(names: Sequence[str]) -> list[str]:
     ]
     if len(set(labels)) < len(labels):
         labels = [place.name for place in places]
-    numbers = Counter[str]()
     for index, label in enumerate(labels):
-        numbers[label] += 1
-        labels[index] += f"#{numbers[label]}" if numbers[label] > 1 else ""
+        if label in labels[:index]:
+            numbered = (f"{label}#{number}" for number in count(2))
+            labels[index] = next(name for name in numbered if name not in labels)
     return labels
 
 

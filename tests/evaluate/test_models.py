@@ -15,6 +15,7 @@ from grasp_deploy.evaluate.models import bench_models
         (("a/small", "b/large"), ["small", "large"]),
         (("time/keep-0.8", "size/keep-0.8", "c"), ["time/keep-0.8", "size/keep-0.8", "c"]),
         (("a/keep", "a/keep", "b/keep"), ["keep", "keep#2", "keep#3"]),
+        (("a/keep", "b/a/keep", "b/keep#2"), ["keep", "keep#3", "keep#2"]),
         (("x.5.json", "a/config.json", "b/a/config.json"), ["x.5", "PLACE/a", "b/a"]),
     ],
 )
