@@ -168,6 +168,12 @@ def bench_serve(
     """
     from grasp_deploy.engine.serve import check_before_serving, free_port, running_server
 
+    most = max(settings.concurrencies, default=1)
+    if most > settings.requests:
+        raise InputError(
+            f"--concurrency {most} is more than the {settings.requests} requests of a load: give "
+            f"--requests {most} or more, or a lower --concurrency"
+        )
     platform, flags = installed_platform(), read_flags(vllm_arguments)
     if flags.secrets:
         raise InputError(

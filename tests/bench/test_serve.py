@@ -117,13 +117,14 @@ def test_every_server_gets_the_same_loads_and_rounds_alternate(
     assert [row["step"] for row in seen] == list(range(9)) and seen[-1]["steps"] == 8
 
 
-def test_all_models_are_checked_before_the_first_server(
+def test_all_is_checked_before_the_first_server(
     models: list[Path], tmp_path: Path, events: list[tuple[str, Any]]
 ) -> None:
     save_tiny("llama", tmp_path / "odd", head_dim=8)
     chosen = bench_models([str(models[0]), str(tmp_path / "odd")])
-    with pytest.raises(InputError, match="the model's heads are 8 wide"):
-        bench_serve(chosen, ServeSettings(**SHORT), [], ["bench"])
+    for most, words in ((5, "the model's heads are 8 wide"), (6, "6 is more than the 5 requests")):
+        with pytest.raises(InputError, match=words):
+            bench_serve(chosen, ServeSettings((1, most), **SHORT), [], ["bench"])
     assert events == []
 
 
