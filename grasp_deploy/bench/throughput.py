@@ -118,8 +118,13 @@ class Cell(BenchCell, kw_only=True, omit_defaults=True):
         return [value for value in values if value]
 
 
-# All models at all batch sizes; repetition i of every model ran side by side.
-ThroughputRecord = BenchRecord[ThroughputSettings, Cell]
+class ThroughputRecord(BenchRecord[ThroughputSettings, Cell]):
+    """All models at all batch sizes; repetition i of every model ran side by side."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not any(cell.samples for cell in self.cells):
+            raise ValueError("none of its cells has a sample")
 
 
 def bench_throughput(

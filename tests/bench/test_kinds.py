@@ -21,7 +21,9 @@ MADE = {
 }
 Place = tuple[str | int, ...]
 SAMPLE: Place = ("cells", 0, "samples", 0)
-FEWER = MADE["throughput"]["cells"][1]["samples"][:1]
+CELLS = MADE["throughput"]["cells"]
+FEWER = CELLS[1]["samples"][:1]
+NOT_MEASURED = [{**cell, "samples": [], "refused": "too large"} for cell in CELLS]
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
@@ -46,6 +48,7 @@ def test_every_committed_record_of_a_bench_is_drawn_and_judged(path: Path) -> No
         ("throughput", ("models",), MODELS[:1], r"cells\[1\].model is 'pruned', which is not"),
         ("throughput", ("models",), [MODELS[0]] * 2, "have one name: dense, dense"),
         ("throughput", ("cells", 1, "samples"), FEWER, r"cells\[1\] has 1 repetitions, and .* 3"),
+        ("throughput", ("cells",), NOT_MEASURED, "none of its cells has a sample"),
         ("throughput", ("models", 0, "footprint", "parameters"), 1, "do not fit together"),
         ("serve", (*SAMPLE, "output_tokens_per_second"), 1e300, "output_tokens_per_second.* <="),
         ("serve", ("cells", 0, "samples"), [], r"cells\[0\].samples"),
