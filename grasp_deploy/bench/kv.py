@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from grasp_deploy.bench.record import (
     BenchCell,
     BenchRecord,
+    OnRecord,
     PositiveCount,
     check_positions,
     check_room,
@@ -68,13 +69,15 @@ def bench_kv(
     settings: KvSettings,
     command: Sequence[str],
     on_progress: OnProgress = ignore_progress,
+    on_record: OnRecord = ignore_progress,
 ) -> KvRecord:
     """Predict what the KV cache of every model holds, and ask vLLM where it is installed.
 
     A model's KV cache gets what its weights leave of the memory, so that smaller weights count too.
     A real engine is started on each model with a cache of that size, unless `predict_only` is set.
-    Raises InputError for a context that a model was not made for and for a memory that does not
-    hold one sequence beside the weights, ChildError if vLLM fails.
+    After each `on_record` gets the record so far. Raises InputError for a context that a model was
+    not made for and for a memory that does not hold one sequence beside the weights, ChildError if
+    vLLM fails.
     """
     longest = fewest_positions((model.path for model in models), DEFAULT_CONTEXT_TOKENS)
     context_tokens = settings.context_tokens or longest
@@ -94,7 +97,7 @@ def bench_kv(
     cells = [_predicted(model, settings, context_tokens) for model in models]
     if measures:
         advance = step_counter(on_progress, "asking vLLM", len(models))
-        for model, cell in zip(models, cells, strict=True):
+        for place, (model, cell) in enumerate(zip(models, cells, strict=True), start=1):
             engine = {
                 "dtype": model.shape.dtype,
                 "kv_cache_memory_bytes": cell.memory_bytes,
@@ -107,6 +110,7 @@ def bench_kv(
             with model_folder(model) as path:
                 cell.measured = measured_capacity(path, engine)
             advance()
+            on_record(KvRecord.made("kv", command, settings, models, cells[:place]))
     return KvRecord.made("kv", command, settings, models, cells)
 
 

@@ -9,6 +9,7 @@ from grasp_deploy.bench.record import (
     BenchCell,
     BenchRecord,
     Count,
+    OnRecord,
     PositiveCount,
     check_positions,
 )
@@ -73,10 +74,12 @@ def bench_memory(
     settings: MemorySettings,
     command: Sequence[str],
     on_progress: OnProgress = ignore_progress,
+    on_record: OnRecord = ignore_progress,
 ) -> MemoryRecord:
     """Predict a prefill of every model at every length, and measure it where there is a GPU.
 
-    Raises InputError for a device that is not there or too small, and for quantised models.
+    After each model `on_record` gets the record so far. Raises InputError for a device that is not
+    there or too small, and for quantised models.
     """
     from grasp_deploy.bench.prefill import measure_prefills, predict_prefill  # help needs no torch
     from grasp_deploy.checkpoint.read.loading import resolve_device
@@ -104,4 +107,6 @@ def bench_memory(
             cell = Cell(model.name, tokens, settings.batch, predicted, measured.get(tokens))
             cells.append(cell)
         advance()
-    return MemoryRecord.made("memory", command, settings, models, cells)
+        record = MemoryRecord.made("memory", command, settings, models, cells)
+        on_record(record)
+    return record

@@ -1,6 +1,6 @@
 """What all benches share: the checks before a measurement, and the parts of a record."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Annotated, Any, Generic, Self, TypeVar
 
 from msgspec import Meta, Struct
@@ -13,6 +13,7 @@ from grasp_deploy.evaluate.models import BenchModel
 from grasp_deploy.files.memory import memory_bytes
 from grasp_deploy.files.record import check_models, new_record
 
+OnRecord = Callable[[Any], None]  # gets the typed record of what is done so far
 # Bounds beyond any measurement, within which no ratio, sum or square overflows.
 Positive = Annotated[float, Meta(ge=1e-12, le=1e15)]
 Amount = Annotated[float, Meta(ge=0, le=1e15)]
@@ -78,9 +79,10 @@ class BenchRecord(Struct, Generic[Settings, Cell], kw_only=True):
         models: Sequence[BenchModel],
         cells: Sequence[Cell],
     ) -> Self:
-        """The record of a finished bench: its cells, with the header of every record."""
-        measured = [RecordModel(model.name, footprint(model.shape)) for model in models]
-        return cls(**new_record(benchmark, command, settings, models=measured, cells=cells))
+        """The record of these cells and of their models, with the header of every record."""
+        done = {cell.model for cell in cells}
+        measured = [RecordModel(m.name, footprint(m.shape)) for m in models if m.name in done]
+        return cls(**new_record(benchmark, command, settings, models=measured, cells=[*cells]))
 
     @property
     def baseline(self) -> str:

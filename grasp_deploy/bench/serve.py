@@ -20,6 +20,7 @@ from grasp_deploy.bench.record import (
     BenchCell,
     BenchRecord,
     Count,
+    OnRecord,
     Positive,
     PositiveCount,
     check_positions,
@@ -160,11 +161,13 @@ def bench_serve(
     vllm_arguments: Sequence[str],
     command: Sequence[str],
     on_progress: OnProgress = ignore_progress,
+    on_record: OnRecord = ignore_progress,
 ) -> ServeRecord:
     """Serve every model and put every load on it.
 
-    `vllm_arguments` go to every server. Raises InputError for what cannot be served or loaded, and
-    ChildError if vLLM fails.
+    `vllm_arguments` go to every server. `on_record` gets the record so far after each model of the
+    first repetition, and after each further repetition. Raises InputError for what
+    cannot be served or loaded, and ChildError if vLLM fails.
     """
     from grasp_deploy.engine.serve import check_before_serving, free_port, running_server
 
@@ -206,7 +209,11 @@ def bench_serve(
                         arguments = load_arguments(cell.load, settings, seed, url, path)
                         cell.samples.append(convert(ask({"arguments": arguments}), Sample))
                         advance()
-    return ServeRecord.made("serve", command, settings, models, cells)
+                done = [cell for cell in cells if cell.samples]
+                if len({len(cell.samples) for cell in done}) == 1:  # no round is half done
+                    record = ServeRecord.made("serve", command, settings, models, done)
+                    on_record(record)
+    return record
 
 
 def server_flags(first: BenchModel, vllm_arguments: Sequence[str]) -> tuple[str, ...]:

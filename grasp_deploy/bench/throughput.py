@@ -17,6 +17,7 @@ from grasp_deploy.bench.record import (
     Amount,
     BenchCell,
     BenchRecord,
+    OnRecord,
     Positive,
     PositiveCount,
     check_positions,
@@ -132,8 +133,9 @@ def bench_throughput(
     settings: ThroughputSettings,
     command: Sequence[str],
     on_progress: OnProgress = ignore_progress,
+    on_record: OnRecord = ignore_progress,
 ) -> ThroughputRecord:
-    """Measure every model at every batch size.
+    """Measure every model at every batch size; after each `on_record` gets the record so far.
 
     A cell without samples says in `refused` why: that batch did not fit in the GPU's memory. Raises
     InputError for what cannot be measured, and ChildError if an engine fails.
@@ -149,9 +151,12 @@ def bench_throughput(
         cells: list[Cell] = []
         for batch in settings.batches:
             cells += _cells_of_batch(batch, models, asks, settings, advance)
+            if any(cell.samples for cell in cells):
+                record = ThroughputRecord.made("throughput", command, settings, models, cells)
+                on_record(record)
     if not any(cell.samples for cell in cells):
         raise InputError(str(cells[0].refused))
-    return ThroughputRecord.made("throughput", command, settings, models, cells)
+    return record
 
 
 def checked(models: Sequence[BenchModel], settings: ThroughputSettings) -> ThroughputSettings:

@@ -93,14 +93,12 @@ def run_bench(
     models: Sequence[str],
     output: Path | None,
     as_json: bool,
-    *,
-    by_model: bool = False,
     **loading: Any,
 ) -> Any:
     """Check models and output, measure with progress bars, print and write the record.
 
-    `measure` takes the models, `command` and `on_progress`; `loading` goes to `bench_models`. If it
-    measures model `by_model`, the record of those that are done is written after each.
+    `measure` takes the models, `command`, `on_progress` and `on_record`, whose record of what is
+    done is written at once; `loading` goes to `bench_models`.
     """
     from msgspec import to_builtins
 
@@ -110,7 +108,7 @@ def run_bench(
     from grasp_deploy.report.progress import stage_bars
 
     check_place(output, kind)
-    if by_model and output is not None:
+    if output is not None:
         measure = partial(measure, on_record=partial(write_record, output))
     chosen, command = bench_models(models, **loading), ["grasp-deploy", *sys.argv[1:]]
     with stage_bars(stderr) as on_progress:

@@ -40,7 +40,7 @@ def compare_command(
 
     measure = partial(compare, settings=settings)
     check_dtype(settings.dtype)  # not that of the weights, whose sizes the record has
-    run_bench("compare", measure, models, output, as_json, by_model=True)
+    run_bench("compare", measure, models, output, as_json)
 
 
 @evaluate_app.command("tasks")
@@ -81,7 +81,7 @@ def tasks_command(
     check_installed()
     measure = partial(bench_tasks, settings=replace(settings, tasks=tuple(names)))
     check_dtype(settings.dtype)
-    run_bench("tasks", measure, models, output, as_json, by_model=True)
+    run_bench("tasks", measure, models, output, as_json)
 
 
 @evaluate_app.command("card")

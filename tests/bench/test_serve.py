@@ -86,7 +86,15 @@ def test_every_server_gets_the_same_loads_and_rounds_alternate(
     seen: list[dict[str, Any]] = []
     settings = ServeSettings((1,), (0.5,), repetitions=2, seed=7, **SHORT)
     chosen = bench_models([str(path) for path in models])
-    record = bench_serve(chosen, settings, ["--max-model-len", "512"], ["bench"], seen.append)
+    told: list[str] = []
+
+    def told_of(record: serve.ServeRecord) -> None:
+        names = [model.name for model in record.models]
+        told.append(f"{','.join(names)}: {[len(cell.samples) for cell in record.cells]}")
+
+    given = ["--max-model-len", "512"]
+    record = bench_serve(chosen, settings, given, ["bench"], seen.append, told_of)
+    assert told == ["dense: [1, 1]", "dense,pruned: [1, 1, 1, 1]", "dense,pruned: [2, 2, 2, 2]"]
 
     turns = [what[0] for event, what in events if event == "start"]
     assert turns == ["dense", "pruned", "pruned", "dense"]

@@ -47,7 +47,13 @@ def fake_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def measured(models: list[Path], **changes: Any) -> ThroughputRecord:
     few = {"engine": "transformers", "batches": (1, 4), "prompt_tokens": 16, "new_tokens": 4}
     settings = ThroughputSettings(**{**few, "device": "cpu", **changes})
-    return bench_throughput(bench_models([str(path) for path in models]), settings, ["bench"])
+    told: list[ThroughputRecord] = []
+    chosen = bench_models([str(path) for path in models])
+    record = bench_throughput(chosen, settings, ["bench"], on_record=told.append)
+    batches = [sorted({cell.batch for cell in one.cells}) for one in told]
+    sizes = list(settings.batches)
+    assert batches == [sizes[:place] for place, _ in enumerate(sizes, start=1)]
+    return record
 
 
 def test_samples_pair_up_and_interleave(models: list[Path], fake_engine: Path) -> None:
