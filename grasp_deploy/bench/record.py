@@ -37,6 +37,21 @@ class BenchCell(Struct):
         return []
 
 
+class MeasuredModel(RecordModel, frozen=True, omit_defaults=True):
+    """A model of a bench, with the share of its attention that sees the last tokens alone."""
+
+    windowed_share: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    window_tokens: PositiveCount = 1
+
+    @classmethod
+    def of(cls, model: BenchModel) -> Self:
+        """The model as records have it."""
+        windows, plain = model.shape.windows, (model.name, footprint(model.shape))
+        if not windows.narrow:
+            return cls(*plain)
+        return cls(*plain, windows.narrow / (windows.narrow + windows.wide), windows.tokens)
+
+
 Settings = TypeVar("Settings")
 Cell = TypeVar("Cell", bound=BenchCell)
 
@@ -54,7 +69,7 @@ class BenchRecord(Struct, Generic[Settings, Cell], kw_only=True):
     machine: dict[str, Any]
     versions: dict[str, str]
     settings: Settings
-    models: Annotated[list[RecordModel], Meta(min_length=1)]
+    models: Annotated[list[MeasuredModel], Meta(min_length=1)]
     cells: Annotated[list[Cell], Meta(min_length=1)]
 
     def __post_init__(self) -> None:
@@ -81,7 +96,7 @@ class BenchRecord(Struct, Generic[Settings, Cell], kw_only=True):
     ) -> Self:
         """The record of these cells and of their models, with the header of every record."""
         done = {cell.model for cell in cells}
-        measured = [RecordModel(m.name, footprint(m.shape)) for m in models if m.name in done]
+        measured = [MeasuredModel.of(model) for model in models if model.name in done]
         return cls(**new_record(benchmark, command, settings, models=measured, cells=[*cells]))
 
     @property

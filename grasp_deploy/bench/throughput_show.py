@@ -16,6 +16,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from grasp_deploy.bench.record import MeasuredModel
 from grasp_deploy.bench.show import (
     cell_table,
     gain_in_words,
@@ -44,15 +45,15 @@ Gain = tuple[Cell, Difference, float]  # a model at a batch, its rate over the f
 
 def gains_by_model(record: ThroughputRecord) -> list[list[Gain]]:
     """Gains over the first model, grouped by model, at the batches where both were measured."""
-    sizes = record.footprints
+    models = {model.name: model for model in record.models}
     found = [
-        (cell, result, ideal_gain(sizes[dense.model], sizes[cell.model], dense))
+        (cell, result, ideal_gain(models[dense.model], models[cell.model], dense))
         for dense, cell, result in gains(record, lambda cell: bool(cell.samples))
     ]
     return grouped(found, lambda gain: gain[0].model)
 
 
-def ideal_gain(dense: Footprint, pruned: Footprint, cell: Cell) -> float:
+def ideal_gain(dense: MeasuredModel, pruned: MeasuredModel, cell: Cell) -> float:
     """The ideal gain from the prompt to the last token.
 
     `cell` is the first model's, whose samples split its time into prefill and decode.
@@ -64,13 +65,16 @@ def ideal_gain(dense: Footprint, pruned: Footprint, cell: Cell) -> float:
     return seconds / (ttft / prefill + max(0.0, seconds - ttft) / decode)
 
 
-def decode_step_bytes(footprint: Footprint, cell: Cell) -> float:
+def decode_step_bytes(model: MeasuredModel, cell: Cell) -> float:
     """Bytes that one decode step moves: weights, states, and the batch's cache half-way through.
 
     Step i finds `prompt_tokens + i` tokens of each sequence cached, so their mean is the prompt and
-    half of the new tokens. An embedding is not read, unless it is the output projection too.
+    half of the new tokens. Of these a layer reads what its window sees. An embedding is not read,
+    unless it is the output projection too.
     """
-    cached_tokens = cell.batch * (cell.prompt_tokens + cell.new_tokens / 2)
+    footprint, cached_tokens = model.footprint, cell.prompt_tokens + cell.new_tokens / 2
+    cached_tokens -= model.windowed_share * max(0, cached_tokens - model.window_tokens)
+    cache_bytes = cell.batch * cached_tokens * footprint.kv_bytes_per_token
     weight_bytes = footprint.weight_bytes
     if not footprint.tied_embeddings:
         width = int(footprint.dtype[-2:]) // 8  # embeddings are never quantised
@@ -78,20 +82,23 @@ def decode_step_bytes(footprint: Footprint, cell: Cell) -> float:
     untaken = _untaken(footprint, cell.batch)
     read_bytes = weight_bytes - untaken * footprint.weight_bytes / footprint.parameters
     state_bytes = 2 * cell.batch * footprint.state_bytes_per_sequence  # read and written
-    return max(0, read_bytes) + cached_tokens * footprint.kv_bytes_per_token + state_bytes
+    return max(0, read_bytes) + cache_bytes + state_bytes
 
 
-def prefill_operations(footprint: Footprint, cell: Cell) -> float:
+def prefill_operations(model: MeasuredModel, cell: Cell) -> float:
     """Floating-point operations of a prefill, a multiplication and an addition being two.
 
-    Every weight at each position, causal `QK^T` and `PV`; logits of the last position only. The
-    updates of linear attention's states are left out.
+    Every weight at each position, `QK^T` and `PV` of what a query sees; logits of the last position
+    only. The updates of linear attention's states are left out.
     """
-    tokens, ends = cell.prompt_tokens, footprint.vocab_size * footprint.hidden_size
+    footprint, tokens = model.footprint, cell.prompt_tokens
+    ends = footprint.vocab_size * footprint.hidden_size
     weights = footprint.parameters - _untaken(footprint, 1)
     weights -= ends if footprint.tied_embeddings else 2 * ends
     queries = footprint.head_dim * sum(layer.num_attention_heads for layer in footprint.layers)
-    pairs = tokens * (tokens + 1) / 2  # positions that a query sees, summed over the queries
+    unseen = max(0, tokens - model.window_tokens)  # where a window hides them
+    # Positions that a query sees, summed over the queries.
+    pairs = (tokens * (tokens + 1) - model.windowed_share * unseen * (unseen + 1)) / 2
     return cell.batch * (2.0 * tokens * weights + 2 * ends + 4 * pairs * queries)
 
 

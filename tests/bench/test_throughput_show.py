@@ -1,10 +1,12 @@
 """Verdicts over throughput and their tables; the ideal, against bytes and operations by hand."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import convert, structs
 
+from grasp_deploy.bench.record import MeasuredModel
 from grasp_deploy.bench.throughput import Cell, Sample
 from grasp_deploy.bench.throughput_show import (
     decode_step_bytes,
@@ -14,9 +16,10 @@ from grasp_deploy.bench.throughput_show import (
     prefill_operations,
     tables,
 )
-from grasp_deploy.checkpoint.footprint import Footprint
+from grasp_deploy.evaluate.models import bench_models
 from grasp_deploy.stats.noise import FASTER, SLOWER, UNDECIDED
 from tests.bench.records import lines_of, model, row_of, throughput_record, typed
+from tests.tiny import VARIANTS, tiny_config
 
 DENSE = model("dense")
 PRUNED = model("pruned", 0.6)
@@ -75,8 +78,10 @@ def test_the_verdict_stands_beside_the_ideal(gain: float, verdict: str, repetiti
 TIMES = [Sample(seconds=10.0, ttft_seconds=4.0, tpot_seconds=1.0)]
 
 
-def footprint_of(keep: float = 1.0, **sizes: Any) -> Footprint:
-    return convert(model("any", keep, **sizes)["footprint"], Footprint)
+def model_of(keep: float = 1.0, changes: dict[str, Any] | None = None, **sizes: Any) -> Any:
+    document = model("any", keep, **sizes)
+    document["footprint"] |= changes or {}
+    return convert(document, MeasuredModel)
 
 
 def cell(batch: int, prompt: int, new: int) -> Cell:
@@ -89,21 +94,36 @@ def test_decoding_moves_the_weights_and_the_cache() -> None:
     weight_bytes = 2 * (32 * layer + 4096 + 32000 * 4096)  # lm_head, but not the embedding
     cache_bytes = 4 * 110 * 32 * 2 * 4096 * 2
     for tied in (False, True):  # a tied table is read as the output projection
-        dense = footprint_of(tie_word_embeddings=tied)
+        dense = model_of(tie_word_embeddings=tied)
         assert decode_step_bytes(dense, cell(4, 100, 20)) == weight_bytes + cache_bytes
 
 
 def test_decoding_reads_and_writes_the_states_of_linear_attention() -> None:
-    plain, at = footprint_of(), cell(4, 100, 20)
-    hybrid = structs.replace(plain, state_bytes_per_sequence=1000)
+    plain, at = model_of(), cell(4, 100, 20)
+    hybrid = model_of(changes={"state_bytes_per_sequence": 1000})
     assert decode_step_bytes(hybrid, at) == decode_step_bytes(plain, at) + 2 * 4 * 1000
+
+
+def test_a_window_hides_what_lies_before_it(tmp_path: Path) -> None:
+    tiny_config(**VARIANTS["gemma3-sliding"]).to_json_file(tmp_path / "config.json")
+    (told,) = bench_models([str(tmp_path)], random_weights=True)
+    windowed, at = MeasuredModel.of(told), cell(5, 100, 20)
+    assert (windowed.windowed_share, windowed.window_tokens) == (2 / 3, 8)
+    plain = structs.replace(windowed, windowed_share=0.0)
+    cached = at.batch * (110 - 8) * told.shape.kv_bytes_per_token() * 2 / 3
+    read_bytes = decode_step_bytes(plain, at) - decode_step_bytes(windowed, at)
+    assert read_bytes == pytest.approx(cached)
+    pairs = sum(max(0, position - 8) for position in range(1, 101))
+    queries = 2 * told.shape.layers[0].num_attention_heads * told.shape.head_dim
+    operations = prefill_operations(plain, at) - prefill_operations(windowed, at)
+    assert operations == pytest.approx(at.batch * 4 * pairs * queries)
+    short = cell(5, 6, 4)
+    assert ideal_gain(plain, windowed, short) == 1, "all is within the window"
 
 
 def test_an_embedding_stays_plain_where_weights_are_quantised() -> None:
     table_bytes, weight_bytes = 2 * 32000 * 4096, 4 * 2**30  # at less than a byte a weight
-    quantised = structs.replace(
-        footprint_of(), weight_bytes=weight_bytes, quantization="compressed-tensors"
-    )
+    quantised = model_of(changes={"weight_bytes": weight_bytes, "quantization": "awq"})
     cache_bytes = 4 * 110 * 32 * 2 * 4096 * 2
     read_bytes = decode_step_bytes(quantised, cell(4, 100, 20))
     assert read_bytes == weight_bytes - table_bytes + cache_bytes
@@ -118,7 +138,7 @@ EXPERTS: dict[str, Any] = {
 
 
 def test_a_step_reads_no_more_experts_than_its_tokens_take() -> None:
-    many, few = (footprint_of(num_experts=count, **EXPERTS) for count in (128, 64))
+    many, few = (model_of(num_experts=count, **EXPERTS) for count in (128, 64))
     expert, rows = 2 * 3 * 32 * 4096 * 768, 2 * 32 * 64 * 4096  # rows of routers
     for batch, more in ((1, 0), (8, 0), (9, 8), (16, 64), (99, 64)):
         at = cell(batch, 100, 20)
@@ -129,9 +149,9 @@ def test_a_step_reads_no_more_experts_than_its_tokens_take() -> None:
 
 
 def test_a_prefill_counts_linear_attention_and_gates_of_attention() -> None:
-    sizes = {f"linear_{name}_head_dim": 128 for name in ("key", "value")}
+    sizes: dict[str, Any] = {f"linear_{name}_head_dim": 128 for name in ("key", "value")}
     sizes |= {f"linear_num_{name}_heads": 16 for name in ("key", "value")}
-    hybrid = footprint_of(
+    hybrid = model_of(
         model_type="qwen3_5_text",
         architectures=["Qwen3_5ForCausalLM"],
         layer_types=["linear_attention", "full_attention"],
@@ -152,11 +172,11 @@ def test_a_prefill_counts_linear_layers_attention_and_the_last_logits() -> None:
     linear = 2 * 3 * (32 * 4096 * (4 * 4096 + 3 * 11008) + norms)
     attention = 4 * (1 + 2 + 3) * 32 * 4096
     logits = 2 * 4096 * 32000
-    assert prefill_operations(footprint_of(), cell(5, 3, 1)) == 5 * (linear + attention + logits)
+    assert prefill_operations(model_of(), cell(5, 3, 1)) == 5 * (linear + attention + logits)
 
 
 def test_the_ideal_of_the_whole_splits_the_dense_time() -> None:
-    dense, pruned, at = footprint_of(), footprint_of(0.6), cell(8, 2048, 256)
+    dense, pruned, at = model_of(), model_of(0.6), cell(8, 2048, 256)
     prefill = prefill_operations(dense, at) / prefill_operations(pruned, at)
     decode = decode_step_bytes(dense, at) / decode_step_bytes(pruned, at)
     assert 1.3 < decode < prefill < 1.9
