@@ -35,7 +35,6 @@ KINDS = {
     "tasks": Kind("Accuracy on tasks", TasksRecord, tasks_show),
     "compare": Kind("Losses compared", CompareRecord, compare_show),
 }
-KINDS["perplexity"] = KINDS["compare"]  # what `evaluate perplexity` wrote
 
 
 def read_sections(paths: Sequence[Path]) -> list[Section]:

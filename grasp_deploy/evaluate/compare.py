@@ -46,11 +46,11 @@ class LossCell(Struct):
     standard_error: Loss | None
     tokens: Annotated[int, Meta(ge=1)]
     data: dict[str, Any]
-    excess_nats: Excess | None  # above the first model's
+    excess_nats: Excess  # above the first model's
     excess_error: Loss | None  # paired by sequence
     calibrated_on_share: Share | None  # null where it is not known
     calibrated_on: bool = False  # by its share, or by its name
-    divergence: Excess | None = None  # KL(first || this), nats per token
+    divergence: Excess | None = None  # KL(first || this), nats per token; two old records have none
     agreement: Share | None = None  # on the most likely token
 
     @property
@@ -81,10 +81,7 @@ class LossPoint:
 
 
 class CompareRecord(Struct):
-    """A cell for each text and model; the first model is the one that others are compared with.
-
-    The former `evaluate perplexity` wrote such records of one text, without the last two figures.
-    """
+    """A cell for each text and model; the first model is the one that others are compared with."""
 
     benchmark: str
     models: Annotated[list[RecordModel], Meta(min_length=1)]

@@ -46,8 +46,7 @@ def loss_table(record: CompareRecord) -> Table:
 
 def _distances(cell: LossCell) -> tuple[str, str, str]:
     """What a model loses above the first, its divergence and its agreement, where known."""
-    nats, error = cell.excess_nats, cell.excess_error
-    lost = "" if nats is None else plus_minus(nats, error, ".3f", "+")
+    lost = plus_minus(cell.excess_nats, cell.excess_error, ".3f", "+")
     if cell.divergence is None or cell.agreement is None:
         return lost, "", ""
     return lost, f"{cell.divergence:.3f}", f"{100 * cell.agreement:.1f}"

@@ -23,7 +23,7 @@ from grasp_deploy.version import __version__
 GOOD = ("faster", "ahead", "as predicted", "no request failed", DROP_IN)
 BAD_ENDINGS = ("slower", "behind", "not as predicted", "failed", NEEDS_HEALING, BROKEN)
 NAMED_MODELS = 3  # in the title
-QUALITY = ("compare", "perplexity", "tasks")  # what a reader must know before any speed
+QUALITY = ("compare", "tasks")  # what a reader must know before any speed
 
 
 def page(sections: Sequence[Section]) -> str:

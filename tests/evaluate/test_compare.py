@@ -1,17 +1,12 @@
-"""Records of comparisons: the texts that count, and those of a former command."""
+"""Records of comparisons: the texts that count, and what is no whole record."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from grasp_deploy.bench.kinds import KINDS
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.table import loss_table, tables
 from tests.bench.records import lines_of, model, record, row_of, typed
-
-RESULTS = Path(__file__).parents[2] / "benchmarks/results"
 
 
 def comparison(losses: dict[str, tuple[float, float]], calibrated_on: str = "") -> dict[str, Any]:
@@ -48,8 +43,6 @@ def test_text_that_was_calibrated_on_counts_only_alone() -> None:
     alone = typed(comparison({"seen": losses["seen"]}, calibrated_on="seen"))
     assert alone.text == "1,000 tokens of seen, calibrated on"
     assert "+0.000" in str(lines_of(loss_table(alone)))
-    alone.cells[1].excess_nats = None
-    assert "+0.000" not in str(lines_of(loss_table(alone))), "it is not known"
 
 
 @pytest.mark.parametrize("part", ["cells", "said"])
@@ -61,14 +54,3 @@ def test_a_text_or_a_prompt_without_one_of_the_models(part: str) -> None:
     (damaged["cells"] if part == "cells" else damaged["said"][0]["answers"]).pop()
     with pytest.raises(InputError, match="not one for each model"):
         typed(damaged)
-
-
-@pytest.mark.parametrize("path", [*RESULTS.glob("perplexity_*.json")], ids=lambda path: path.stem)
-def test_records_of_the_command_before(path: Path) -> None:
-    document = json.loads(path.read_text())
-    found = typed(document)
-    assert isinstance(found, KINDS["compare"].record) and len(found.points) == 9
-    first, second = document["cells"][:2]
-    line = row_of(lines_of(loss_table(found), width=80), second["model"])
-    assert f"{second['excess_nats']:+.3f} ± {second['excess_error']:.3f}" in line
-    assert found.points[0].loss == first["loss_nats_per_token"]
