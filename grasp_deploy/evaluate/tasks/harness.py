@@ -42,8 +42,8 @@ def check_installed() -> None:
 def load_tasks(names: Sequence[str], files: Sequence[Path]) -> dict[str, Loaded]:
     """Load tasks for `run_task`: those of lm-eval's names, then those of the files.
 
-    Raises InputError for a task that is unknown, out of reach or run twice, and for a file without
-    items.
+    Raises InputError for a task that is unknown, out of reach, without an accuracy or run twice,
+    and for a file without items.
     """
     specs: dict[str, Any] = {name: name for name in names}
     specs |= {path.stem: local_task(path) for path in files}
@@ -112,6 +112,15 @@ def _load(name: str, spec: Any, manager: Any) -> Loaded:
             f"task {name} cannot be loaded ({type(error).__name__}: {first_line(error)}): its "
             "items come from the hub; check the network, or give a local --task-file"
         ) from error
+    metrics = {f"task {n}": [*task.aggregation()] for n, task in loaded["tasks"].items()}
+    if group := loaded["groups"].get(name):
+        metrics[f"group {name}"] = [one.metric for one in group.aggregate_metric_list or ()]
+    for what, stated in metrics.items():
+        if not set(stated) & set(METRICS):
+            raise InputError(
+                f"{what} has no accuracy (its metrics: {', '.join(stated) or 'none'}): name a "
+                f"task with one of {', '.join(METRICS)}"
+            )
     return loaded
 
 
@@ -141,8 +150,7 @@ def run_task(
     """Run one of `load_tasks` on an LM of lm-eval, and return its cells as in `accuracy.TaskCell`.
 
     A task or a group is one cell; a tag such as `ai2_arc` has one for each of its tasks. Raises
-    InputError for an answer that is longer than what the LM takes, for a task without an accuracy,
-    and for what lm-eval refuses.
+    InputError for an answer that is longer than what the LM takes, and for what lm-eval refuses.
     """
     # `simple_evaluate` adds an inventory of the machine to each call, which takes seconds.
     from lm_eval import evaluate

@@ -128,7 +128,7 @@ def test_log_probabilities_are_float32_whatever_the_model(query: Any) -> None:
 
 @pytest.fixture(scope="module")
 def manager(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """An index of two small tasks, a group and a tag of both, generated answers, no accuracy."""
+    """An index of two small tasks, a group and a tag of both, and one with generated answers."""
     from lm_eval.tasks import TaskManager
 
     folder = tmp_path_factory.mktemp("tasks")
@@ -142,9 +142,6 @@ def manager(tmp_path_factory: pytest.TempPathFactory) -> Any:
     group: dict[str, Any] = {"group": "both", "task": ["few", "many"]}
     group["aggregate_metric_list"] = [{"metric": "acc", "weight_by_size": True}]
     (folder / "both.yaml").write_text(yaml.safe_dump(group))
-    (folder / "bare.yaml").write_text(yaml.safe_dump({"group": "bare", "task": ["few"]}))
-    brier = {**ACCURACY, "metric": "brier_score", "aggregation": "brier_score"}
-    write_task(folder, "brier", rows, metric_list=[brier], **choices)
     prompts = [f"Spell {i}:" for i in range(4)]
     rows = [
         {"query": prompt, "answer": spelled(prompt) if i % 2 else "no such answer"}
@@ -215,9 +212,6 @@ def test_tasks_are_tried_before_a_model_loads(
         tried_tasks(replace(fits, max_tokens=4), own)
     with pytest.raises(InputError, match=r"task both cannot run \(ValueError: .*--num-fewshot or"):
         tried_tasks(replace(fits, tasks=("both",), num_fewshot=8), own)
-    for name, metrics in (("brier", "brier_score"), ("bare", "none")):
-        with pytest.raises(InputError, match=rf"no accuracy for {name} .*: {metrics}"):
-            tried_tasks(replace(blank, tasks=(name,)), own)
 
 
 @pytest.fixture
@@ -225,21 +219,28 @@ def index(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stand-in for lm-eval's index of its tasks, which takes many seconds to make."""
 
     def load(specs: list[Any]) -> dict[str, Any]:
+        is_group = specs[0] == "both"
+        metric = "word_perplexity" if specs[0] == "sciq" else "acc"
+        task = SimpleNamespace(aggregation=lambda: {metric: sum})
+        groups = {"both": SimpleNamespace(aggregate_metric_list=None)} if is_group else {}
         names = ["arc_easy", "arc_challenge"] if specs[0] == "ai2_arc" else specs
-        return {"tasks": dict.fromkeys(names), "groups": {}}
+        return {"tasks": dict.fromkeys(names, task), "groups": groups}
 
-    known = SimpleNamespace(all_tasks=["arc_easy", "ai2_arc"], load=load)
+    known = SimpleNamespace(all_tasks=["arc_easy", "sciq", "both", "ai2_arc"], load=load)
     monkeypatch.setattr(harness, "_manager", lambda include_defaults: known)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
 
 
 @pytest.mark.parametrize(
     ("names", "words"),
     [
         (["arc_eazy"], r"no task 'arc_eazy': did you mean arc_easy\?"),
+        (["sciq"], r"task sciq has no accuracy .*word_perplexity"),
+        (["both"], r"group both has no accuracy \(its metrics: none\)"),
         (["ai2_arc", "arc_easy"], "task arc_easy is named twice, once by a tag"),
     ],
 )
-def test_unknown_and_repeated_tasks_are_refused(names: list[str], words: str, index: None) -> None:
+def test_tasks_that_have_no_average_are_refused(names: list[str], words: str, index: None) -> None:
     assert list(load_tasks(["ai2_arc"], [])) == ["ai2_arc"]
     with pytest.raises(InputError, match=words):
         load_tasks(names, [])
