@@ -98,8 +98,7 @@ def refuse_pruned(config: CompressConfig, shape: ModelShape) -> None:
     """Raise InputError for a model that is pruned already."""
     if shape.pruned:
         raise InputError(
-            f"{config.model} is already pruned: name the model that it came from (its plan does), "
-            "with a smaller budget"
+            f"{config.model} is already pruned: name the model that it came from, as its plan does"
         )
 
 

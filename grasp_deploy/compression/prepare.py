@@ -109,6 +109,12 @@ class PreparedRun:
         plan = intact_plan(self.start.checkpoint)
         check_layers(plan, self.base.shape, self.base.files.values())
         check_hashes(plan, self.weight_hashes)
+        ours, theirs = map(load_tokenizer, (self.start.checkpoint, self.source.directory))
+        if ours.get_vocab() != theirs.get_vocab():
+            raise InputError(
+                f"the tokens of {self.source.directory} are not those of {self.start.checkpoint}: "
+                "put back the tokenizer that the checkpoint came with"
+            )
         fitted = fitted_beside(plan, pruned_shape(plan, self.base.shape))
         for name, path in fitted.items():
             fitted_tensor(plan, name, path, getattr(torch, self.base.shape.dtype_of(name)))

@@ -26,13 +26,14 @@ from grasp_deploy.compression.split_text import Heldout
 from grasp_deploy.compression.stages import passes_of
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import TextSource, read_blocks
+from grasp_deploy.demo.run import MODEL
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.perplexity import perplexity
 from grasp_deploy.pruning.distilling import Distiller
 from grasp_deploy.pruning.objective import LossError
 from tests.cli.command import assert_refused, document, grasp_deploy
 from tests.compression.conftest import MakeConfig, compressed
-from tests.tiny import RANDOM
+from tests.tiny import RANDOM, tiny_tokenizer
 
 pytestmark = pytest.mark.slow  # each compresses or recovers the embedded model
 
@@ -253,6 +254,11 @@ def test_the_command_and_its_bad_input(
         patch.delattr("grasp_deploy.compression.compress.plan_of_checkpoint")
         refused = grasp_deploy("heal", changed, "-o", "out")
         assert_refused(refused, "tokenizer.json is not the file that manifest.json states")
+        other = Path(shutil.copytree(MODEL, tmp_path / "other"))
+        tiny_tokenizer().save_pretrained(other)
+        refused = grasp_deploy("heal", cut, *text, "--model", other, "-o", "out")
+        assert_refused(refused, "the tokens of", "are not those of")
+        shutil.rmtree(other)
         refused = grasp_deploy("heal", cut, "-o", "out")
         repeated = f"repeat --calibration {demo_text[0]}"
         assert_refused(refused, repeated, str(cut))

@@ -182,7 +182,8 @@ def what_it_learnt_from(provenance: Mapping[str, Any]) -> str:
     healed = [
         f"Recovered by the dense model's predictions on {healing['tokens']:,} tokens: "
         f"{_sequences(healing['text'])}, counted each time that they were read. On text that "
-        f"this recovery held out the divergence from the dense model went from {healing['divergence_before']:.4f} to "
+        "this recovery held out the divergence from the dense model went from "
+        f"{healing['divergence_before']:.4f} to "
         f"{healing['divergence_after']:.4f} nats per token, and the loss to "
         f"{healing['loss_after']:.4f}."
         for healing in provenance.get("healing", [])
