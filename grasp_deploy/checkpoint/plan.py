@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from msgspec import Meta, Struct, ValidationError, convert
+from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, convert
 from torch import Tensor
 
 from grasp_deploy.checkpoint.format.shapes import ModelShape
@@ -49,6 +49,10 @@ class Text(TextPart):
     heldout_sequences: Count = 0
 
 
+class Versions(Struct):
+    grasp_deploy: str
+
+
 class Healing(Struct):
     """One recovery: its text; held-out loss, and divergence from the dense model, nats a token."""
 
@@ -60,6 +64,7 @@ class Healing(Struct):
     divergence_after: float
     config: dict[str, Any] = {}
     inputs: dict[str, Any] = {}
+    versions: Versions | UnsetType = UNSET  # unset in older plans
 
 
 class Budget(Struct):
@@ -93,10 +98,6 @@ class Options(Struct):
     method: str
     base_model_id: HubId | None = None
     tensor_parallel: Annotated[int, Meta(ge=1, le=LARGEST_NUMBER)] = 1
-
-
-class Versions(Struct):
-    grasp_deploy: str
 
 
 class Provenance(Struct, kw_only=True):
@@ -158,6 +159,13 @@ class Plan:
     def dense_layers(self) -> list[tuple[int, int]]:
         """`(FFN channels, KV groups)` of the dense model's layers."""
         return [tuple(pair) for pair in self.provenance["dense_layers"]]
+
+    @property
+    def release(self) -> str:
+        """The release that made the checkpoint: that of its last recovery, if it states one."""
+        made = [self.provenance, *self.provenance.get("healing", [])]
+        stated = [each["versions"] for each in made if "versions" in each]
+        return str(stated[-1]["grasp_deploy"])
 
     @property
     def fitted(self) -> dict[str, str]:

@@ -95,7 +95,7 @@ def check_companions(pruned: StoredModel, plan: Plan, base: StoredModel | None) 
     known |= copies if base is None else set()
     foreign = sorted(manifest_of(directory).keys() - known)
     odd |= {name: f"no export writes {name}" for name in foreign}
-    release = plan.provenance["versions"]["grasp_deploy"]
+    release = plan.release
     for name, told in odd.items():
         if release == __version__ or name in copies:  # what the base model has, no release changes
             raise Difference(told)

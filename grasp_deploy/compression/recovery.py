@@ -41,6 +41,7 @@ from grasp_deploy.data import Blocks
 from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.progress import OnProgress
+from grasp_deploy.files.record import versions
 from grasp_deploy.files.tensors import digest_of, write_tensors
 from grasp_deploy.pruning.distilling import Distiller
 from grasp_deploy.pruning.objective import OVERFLOW, LossError
@@ -200,6 +201,7 @@ class _Recovery:
             "config": config.as_dict(),
             "computed_in": self.run.computed_in,
             "inputs": self.run.inputs,
+            "versions": versions(),
             "text": text.as_dict(),
             "tokens": learnt.numel(),  # fewer where it ended early
             "heldout_tokens": int(self.run.split.judges.sum()) * self.run.config.sequence_length,

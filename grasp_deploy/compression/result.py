@@ -192,7 +192,7 @@ def finished_plan(options: RunOptions, run: PreparedRun) -> Plan | None:
     made = plan.provenance
     if run.start.checkpoint is not None:  # then the last recovery made it, else one run did all
         made = {**made, **(made["healing"][-1] if made.get("healing") else {})}
-    before = {"release": made["versions"].get("grasp_deploy"), **made.get("inputs", {})}
+    before = {"release": plan.release, **made.get("inputs", {})}
     now, config = {"release": __version__, **run.inputs}, run.config.as_dict()
     if before == now and made["config"] == config:
         return plan

@@ -62,7 +62,10 @@ def test_true_plans_load(tmp_path: Path, place: tuple[str | int, ...], value: An
 def test_a_recovered_plan_may_have_fitted_all_between_embeddings_and_head(tmp_path: Path) -> None:
     names = ["model.layers.1.self_attn.q_proj.weight", "model.norm.weight", *BEHIND_GATES]
     record = {**provenance(), "fitted": dict.fromkeys(names, "0"), "healing": [HEALING]}
-    assert loaded(tmp_path, record).fitted == dict.fromkeys(names, "0")
+    plan = loaded(tmp_path, record)
+    assert plan.fitted == dict.fromkeys(names, "0") and plan.release == "0.1.0"
+    record["healing"] = [{**HEALING, "versions": {"grasp_deploy": "0.2.0"}}]
+    assert loaded(tmp_path, record).release == "0.2.0"
 
 
 @pytest.mark.parametrize(
@@ -78,6 +81,7 @@ def test_a_recovered_plan_may_have_fitted_all_between_embeddings_and_head(tmp_pa
         (("budget", "total_cost"), 0, "budget.total_cost: Expected `float` > 0"),
         (("budget", "kept_cost"), 1.5, "budget: kept_cost is over the limit"),
         (("healing",), [HEALING, {**HEALING, "tokens": "3"}], r"healing\[1\].tokens: "),
+        (("healing",), [{**HEALING, "versions": {}}], r"healing\[0\].versions: "),
         (("inputs",), ["costs"], "inputs: Expected `object`"),
         (("fitted",), dict.fromkeys(BEHIND_GATES[:3], "0"), "fitted names other tensors"),
     ],
