@@ -140,8 +140,9 @@ class _Recovery:
                 record["failure"] = f"{error}"
                 if record["best_step"]:
                     logger.warning("%s; recovery ends here, with the best weights so far", error)
-                break
             record["seconds"] += time.perf_counter() - began
+            if "divergence" not in row:
+                break  # nothing was learnt; a failed check has learnt its step
             record["metrics"].append(row)
             if stages.must_save(saved_at, saving):  # all save together
                 saving = self._save()
