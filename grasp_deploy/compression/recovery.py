@@ -205,7 +205,7 @@ class _Recovery:
             "versions": versions(),
             "text": text.as_dict(),
             "tokens": learnt.numel(),  # fewer where it ended early
-            "heldout_tokens": int(self.run.split.judges.sum()) * self.run.config.sequence_length,
+            "heldout_tokens": int(self.run.split.judges.sum()) * (config.sequence_length - 1),
             "loss_dense": first.dense_loss,
             "loss_before": first.loss,
             "loss_after": best.loss,

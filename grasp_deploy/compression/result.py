@@ -80,6 +80,7 @@ def compression_record(compressed: Compressed) -> dict[str, Any]:
     """The record of a compression: also seconds, and losses before any recovery."""
     plan = compressed.plan
     calibration, seconds = plan.provenance["calibration"], plan.provenance.get("seconds", {})
+    predicted = calibration["sequence_length"] - 1  # tokens of a sequence that its loss counts
     return {
         **finished_record(compressed),
         "own_text_seconds": seconds.get("own-text", 0.0),
@@ -88,7 +89,7 @@ def compression_record(compressed: Compressed) -> dict[str, Any]:
         "compensation_seconds": seconds.get("compensation", 0.0),
         "compensated": bool(plan.fitted),
         "scale_seconds": seconds.get("scales", 0.0),
-        "heldout_tokens": calibration.get("heldout_sequences", 0) * calibration["sequence_length"],
+        "heldout_tokens": calibration.get("heldout_sequences", 0) * predicted,
         "heldout_loss_dense": plan.provenance["losses"]["heldout_dense"],
         "heldout_loss_pruned": plan.provenance["losses"]["heldout_pruned"],
         **{name: plan.provenance[name] for name in ("time", "bound") if name in plan.provenance},

@@ -87,7 +87,7 @@ def test_what_a_bound_a_family_and_a_recovery_came_to(
     dense = {**record, "heldout_loss_dense": 2.0}
     won, lost = ({**dense, "output": f"out/{x}", "heldout_loss_pruned": x} for x in (1.75, 2.7))
     text = said(print_family, [won, lost], config, Path("out"))
-    flatters = "on 16 held-out tokens of the model's own text, which flatters (so few tokens tell"
+    flatters = "on 15 held-out tokens of the model's own text, which flatters (so few tokens tell"
     assert flatters in text
     assert flatters.replace("the model's own text, which flatters", "calibration text") in said(
         print_family, [won], replace(config, calibration=("a.txt",)), Path("out")

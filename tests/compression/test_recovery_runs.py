@@ -92,6 +92,7 @@ def test_a_check_that_overflows_ends_a_resumed_recovery_too(
     records = [plan.provenance["healing"][0] for plan in (whole, again)]
     assert records[0]["best_step"] > 0 and records[0]["tokens"] == records[1]["tokens"] < 15 * 1024
     assert again.fitted == whole.fitted
+    assert records[0]["heldout_tokens"] % 31 == 0, "of 32 in a sequence"
     metrics = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
     assert len(metrics) * 1024 == records[0]["tokens"], "the step that overflowed has its row"
 

@@ -174,7 +174,8 @@ def what_it_learnt_from(provenance: Mapping[str, Any]) -> str:
     calibration, losses = provenance["calibration"], provenance["losses"]
     text = f"Calibrated{computed} on {_sequences(calibration)}."
     if losses["heldout_pruned"] is not None:
-        tokens = calibration.get("heldout_sequences", 0) * calibration["sequence_length"]
+        predicted = calibration["sequence_length"] - 1  # tokens of a sequence that its loss counts
+        tokens = calibration.get("heldout_sequences", 0) * predicted
         text += (
             f" On {tokens:,} held-out tokens the loss went from {losses['heldout_dense']:.4f} to "
             f"{losses['heldout_pruned']:.4f} nats per token{few(tokens)}."
