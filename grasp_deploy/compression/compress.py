@@ -12,7 +12,7 @@ from grasp_deploy.compression.frozen_model import (
     refuse_infinite_weights,
     with_room,
 )
-from grasp_deploy.compression.mask import SOLVED, final_mask, fold_scales, learn_scales, refit
+from grasp_deploy.compression.mask import final_mask, fold_scales, learn_scales, refit
 from grasp_deploy.compression.objective import Objective
 from grasp_deploy.compression.own_text import with_own_text
 from grasp_deploy.compression.prepare import PreparedRun, prepare
@@ -91,14 +91,14 @@ def compress(
 def check_disk(run: PreparedRun, workspace: Workspace, output: Path) -> None:
     """Raise InputError if the disk lacks room for the checkpoint and what is saved before it.
 
-    Refitted columns lie there in the model's dtype: of the rounds, of the last refit, and of its
-    layers as they are solved. With scales they are in float32. Recovery has its state.
+    Refitted columns lie there in the model's dtype: of the rounds, and of the last refit. With
+    scales they are in float32. Recovery has its state.
     """
     needed_bytes = run.predicted.weight_bytes
     if run.config.compensation and run.start.checkpoint is None:
-        copies = 2 + run.config.learns
+        copies = 1 + run.config.learns
         needed_bytes += output_values(run.predicted) * (copies * run.dtype.itemsize + 4)
-    saved = map(workspace.path, ("start", SOLVED, "compensation", "fitted"))
+    saved = map(workspace.path, ("start", "compensation", "fitted"))
     needed_bytes -= sum(path.stat().st_size for path in saved if path.exists())
     if run.config.recover is not None:
         needed_bytes += state_room(run, workspace)

@@ -7,9 +7,8 @@ the output columns that are refitted, change.
 import gc
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from types import MappingProxyType
 from typing import TypeVar
 
 import torch
@@ -86,15 +85,10 @@ class FrozenModel:
             batch_size = self.run.config.batch_size
             return sequence_losses(self.model, heldout, batch_size, self.team).tolist()
 
-    def refit(
-        self, mask: Tensor, sequences: Tensor, solved: Mapping[str, Tensor] = MappingProxyType({})
-    ) -> Iterator[Fit]:
-        """Solve the output columns that a `(N,)` mask keeps, starting from the dense weights.
-
-        Columns in `solved`, by the weight's name, are taken and not solved again.
-        """
+    def refit(self, mask: Tensor, sequences: Tensor) -> Iterator[Fit]:
+        """Solve the output columns that a `(N,)` mask keeps, starting from the dense weights."""
         self.outputs.reset()
-        run, segments = self.run, self.outputs.segments
+        run = self.run
         return compensate(
             self.model,
             run.budget.units,
@@ -102,7 +96,6 @@ class FrozenModel:
             sequences,
             batch_size=run.config.batch_size,
             ridge=run.config.ridge,
-            solved={segments[name]: columns for name, columns in solved.items()},
             team=self.team,
         )
 

@@ -1,12 +1,10 @@
 """Choice of the mask among candidates with refitted output columns, and the scales of its units."""
 
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,11 +12,9 @@ from torch import Tensor
 from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.objective import Objective
 from grasp_deploy.compression.resume import StageResult
-from grasp_deploy.compression.stages import Stages, must_save
+from grasp_deploy.compression.stages import Stages
 from grasp_deploy.pruning import training
 from grasp_deploy.pruning.projection import project
-
-SOLVED = "compensation-so-far"  # the file of the layers that are solved before the stage ends
 
 
 def final_mask(frozen: FrozenModel, scores: Tensor, reached: Tensor | None) -> Tensor:
@@ -50,22 +46,9 @@ def refit(frozen: FrozenModel, stages: Stages, objective: Objective, mask: Tenso
 def _refitted(
     frozen: FrozenModel, stages: Stages, objective: Objective, mask: Tensor
 ) -> StageResult:
-    layers, workspace = len(frozen.outputs.linears), stages.workspace
-    saved_at, saving = time.monotonic(), 0.0
-    solved: dict[str, Tensor] = {}
-    fits: list[dict[str, Any]] = []
-    if workspace.has(SOLVED):
-        solved, record = workspace.load(SOLVED)
-        fits = record["fits"]
-    for fit in frozen.refit(mask, frozen.run.read_in("compensation"), solved):
+    layers, fits = len(frozen.outputs.linears), []
+    for fit in frozen.refit(mask, frozen.run.read_in("compensation")):
         fits.append(asdict(fit))
-        if must_save(saved_at, saving):
-            began = time.monotonic()
-            names = [f"model.layers.{each['layer']}.{each['linear']}.weight" for each in fits]
-            columns = frozen.outputs.extract(mask)
-            workspace.save(SOLVED, {name: columns[name] for name in names}, {"fits": fits})
-            saved_at = time.monotonic()
-            saving = saved_at - began
         stages.report("compensation", len(fits), layers)
     columns = frozen.outputs.extract(mask)
     if len(frozen.run.blocks.heldout):

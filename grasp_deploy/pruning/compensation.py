@@ -25,7 +25,6 @@ grows with the text but two hidden states for each token, or three with norms be
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -63,15 +62,13 @@ def compensate(
     *,
     batch_size: int,
     ridge: float,
-    solved: Mapping[int, Tensor] = MappingProxyType({}),
     team: Team = ALONE,
 ) -> Iterator[Fit]:
     """Solve the kept columns of every `o_proj` and `down_proj` of a frozen model, in place.
 
     `mask` is `(N,)`, `sequences` are `(n, T)` calibration ids, `ridge` is the pull towards the
     weights as they are, in tokens for each input. Layers are fitted in order, each after
-    those before it. A fit is yielded as soon as its weights are in the model. `solved` has columns
-    that were solved for before, by segment: they are taken, and yield nothing. Columns of removed
+    those before it. A fit is yielded as soon as its weights are in the model. Columns of removed
     units stay as they are: the gates, or the cut, remove them. Raises LossError if hidden states
     are not finite.
     """
@@ -93,16 +90,12 @@ def compensate(
                 advance(pruned, halves)
                 continue
             weight, columns = weights[segment], kept_columns(linears[segment], kept[segment])
-            if segment in solved:
-                weight[:, columns.to(weight.device)] = solved[segment].to(weight)
-                team.gather_again(half_of(model, segment))
-            else:
-                inputs = (half(x).inputs for x, half in zip(pruned, halves, strict=True))
-                starts = [x.new_zeros(()) for x in outputs] or pruned
-                parts = zip(starts, inputs, outputs or dense, strict=True)
-                errors = _refit(linears[segment], weight, columns, parts, factor, ridge, team)
-                team.gather_again(half_of(model, segment))
-                yield Fit(segment // 2, OUTPUT_PROJECTIONS[segment % 2], *errors)
+            inputs = (half(x).inputs for x, half in zip(pruned, halves, strict=True))
+            starts = [x.new_zeros(()) for x in outputs] or pruned
+            parts = zip(starts, inputs, outputs or dense, strict=True)
+            errors = _refit(linears[segment], weight, columns, parts, factor, ridge, team)
+            team.gather_again(half_of(model, segment))
+            yield Fit(segment // 2, OUTPUT_PROJECTIONS[segment % 2], *errors)
             advance(pruned, halves)
 
 

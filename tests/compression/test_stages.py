@@ -247,12 +247,11 @@ def test_norms_carry_their_scales(
     assert plain.norm_scales is None and torch.equal(stays, dense["model.norm.weight"])
 
 
-def test_the_last_refit_goes_on_with_the_layer_where_it_was_killed(
+def test_a_run_killed_in_its_last_refit_ends_in_the_same_weights(
     quick: CompressConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the dtype that it began in, though a loaded processor would now time another."""
     save_tiny("llama", tmp_path / "model", dtype=torch.bfloat16)
-    monkeypatch.setattr(stages, "SAVE_EVERY_SECONDS", -1.0)
     monkeypatch.setattr(loading, "bfloat16_rate", lambda: 2.0)
     config = replace(quick, model=str(tmp_path / "model"), **COMPENSATED, compensation=True)
     whole, rows = compressed(config, tmp_path / "whole")
@@ -261,11 +260,8 @@ def test_the_last_refit_goes_on_with_the_layer_where_it_was_killed(
     with pytest.raises(Killed):
         kill = kill_in("compensation", layers - 2)
         compress(config, RunOptions(tmp_path / "out", on_progress=kill))
-    rows.clear()
     monkeypatch.setattr(loading, "bfloat16_rate", lambda: 0.5)
-    compress(config, RunOptions(tmp_path / "out", resume=True, on_progress=rows.append))
-    steps = [row["step"] for row in rows if row["stage"] == "compensation"]
-    assert steps == [layers - 1, layers]
+    compress(config, RunOptions(tmp_path / "out", resume=True))
     weights = [(tmp_path / name / WEIGHTS_FILE).read_bytes() for name in ("whole", "out")]
     assert weights[0] == weights[1]
     plans = (load_plan(tmp_path / name / PLAN_FILE) for name in ("whole", "out"))

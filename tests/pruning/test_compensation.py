@@ -99,15 +99,3 @@ def test_batches_change_nothing() -> None:
     one, many = fitted("qwen2-sliding", batch_size=1)[0], fitted("qwen2-sliding", batch_size=5)[0]
     for left, right in zip(one.parameters(), many.parameters(), strict=True):
         torch.testing.assert_close(left, right, rtol=1e-3, atol=1e-4)
-
-
-def test_layers_that_are_solved_already_stay_and_the_others_are_solved_as_ever() -> None:
-    whole, units, fits = fitted("llama-mha")
-    model, mask = frozen("llama-mha"), random_mask(units)
-    columns = OutputProjections(whole, units).extract(mask).values()
-    before = (0, 1, 3)  # both halves of the first layer, and attention of the second
-    solved = {segment: part for segment, part in enumerate(columns) if segment in before}
-    rest = compensate(model, units, mask, IDS, batch_size=3, ridge=0.01, solved=solved)
-    assert list(rest) == fits[3:]
-    for expected, found in zip(whole.parameters(), model.parameters(), strict=True):
-        assert torch.equal(expected, found)
