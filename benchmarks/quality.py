@@ -98,20 +98,11 @@ STUDIES: dict[str, list[Variant]] = {
         Variant("own text alone", own="all"),
         Variant("the text and own text", own="half"),
     ],
-    "tokens": [
-        Variant("the text and own text", own="half"),
-        Variant("4 x, for all stages", own="half", text=4),
-        Variant("16 x, for all stages", own="half", text=16),
-    ],
     "scales": [
         Variant("paper with scales", PAPER),
         Variant("paper without scales", {**PAPER, "scale_epochs": 0}),
     ],
     "targets": [Variant(targets, {"targets": targets}) for targets in ("both", "ffn", "kv")],
-    "kv-cost": [
-        Variant(f"KV cost x {factor:g}", {"kv_cost_factor": factor})
-        for factor in (0.25, 0.5, 1.0, 2.0, 4.0)
-    ],
     "recovery": [  # what must come before it
         Variant("default"),
         Variant("default, recovered", RECOVERED),
@@ -125,15 +116,6 @@ STUDIES: dict[str, list[Variant]] = {
             ("one ranking, REAP's score", f"{BASELINES}.reap:reap"),
             ("one ranking, in rounds", "progressive"),
             ("one ranking, learnt gates", "grasp"),
-        )
-    ],
-    "allocation": [
-        Variant(f"{method}, {allocation}", baseline(module, f"{method}{ending}", **MASK_ALONE))
-        for method in ("taylor-element", "wanda-structured", "flap", "magnitude")
-        for allocation, module, ending in (
-            ("global", "one_shot", ""),
-            ("layerwise", "shares", "-layerwise"),
-            ("owl", "shares", "-owl"),
         )
     ],
 }

@@ -13,7 +13,6 @@ from typing import Any
 from benchmarks.budgets import Budgets, tables_of
 from benchmarks.common.output import new_parser, run_command
 from benchmarks.common.tables import record_table
-from benchmarks.mask_stability import Stability, stability_table
 from benchmarks.recovery_curve import Curve, table_of
 from benchmarks.study.record import Study, study_of
 from benchmarks.study.rows import beside
@@ -41,9 +40,6 @@ def section(name: str, record: dict[str, Any], path: Path) -> Section:
         tables += budget_tables(study)
         figures = partial(_study_figures, study)
         return made(title="Studies of quality", tables=tables, figures=figures)
-    if kind == "mask-stability":
-        table = stability_table(typed(record, Stability, path, REMEDY))
-        return made(title="Mask stability", tables=[table])
     if kind == "budgets":
         tables = tables_of(typed(record, Budgets, path, REMEDY))
         return made(title="Families and bounds", tables=tables)

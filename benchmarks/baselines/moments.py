@@ -1,4 +1,4 @@
-"""Scores from the moments of linear layers' inputs: FLAP, structured Wanda, and OWL's outliers.
+"""Scores from the moments of linear layers' inputs: FLAP and structured Wanda.
 
 FLAP (An et al. 2024): a column whose input hardly fluctuates can be replaced by a constant, its
 mean input times the column, added to the output as a bias. The replacement loses the input's
@@ -6,8 +6,7 @@ variance times the column's squared norm, their metric WIFV. Scores leave the bi
 Qwen's checkpoints have no place for one; `add_bias` puts it into a model to be measured.
 
 Wanda-sp, a baseline of the same paper, makes Wanda (Sun et al. 2024) structured: the importance of
-a column is the sum of `|W|·‖x‖₂` over its weights. OWL (Yin et al. 2024) shares its budget out by
-the share of each layer's `|W|·‖x‖₂` that are outliers.
+a column is the sum of `|W|·‖x‖₂` over its weights.
 
 Moments are those of every column over any text. Batches are merged one by one (Chan et al. 1979),
 so nothing grows with the number of tokens and no large sums are subtracted from each other.
@@ -18,17 +17,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from benchmarks.baselines.coupled import coupled_linears
 from grasp_deploy.pruning.criteria.batches import CalibrationText
-from grasp_deploy.pruning.layout import (
-    PRUNABLE_LINEARS,
-    kept_columns,
-    on_inputs,
-    output_projections,
-)
+from grasp_deploy.pruning.layout import kept_columns, on_inputs, output_projections
 from grasp_deploy.pruning.units import UnitTable
-
-OUTLIER_FACTOR = 5.0  # M: an outlier is that many times the layer's mean
 
 
 class Moments:
@@ -135,32 +126,3 @@ def wanda_structured_scores(model: nn.Module, units: UnitTable, text: Calibratio
         left = (sums > 0).sum()  # removed units count in no mean
         scores.append(sums / (sums.sum() / left if left else 1.0))
     return torch.cat(scores)
-
-
-@torch.no_grad()
-def outlier_ratios(
-    model: nn.Module, text: CalibrationText, *, factor: float = OUTLIER_FACTOR
-) -> Tensor:
-    """`(L,)` float64 shares of a layer's `|W|·‖x‖₂` that exceed `factor` times their mean.
-
-    All prunable weights of the layer count together, which the paper calls the layerwise outlier
-    distribution; norms are those over the text.
-    """
-    linears = [coupled.linear for coupled in coupled_linears(model)]
-    moments = input_moments(model, linears, text)
-    pairs = [(lin.weight, m.norm.float()) for lin, m in zip(linears, moments, strict=True)]
-    size = len(PRUNABLE_LINEARS)
-    layers = (pairs[start : start + size] for start in range(0, len(pairs), size))
-    return torch.stack([_outlier_ratio(layer, factor) for layer in layers])
-
-
-def _outlier_ratio(layer: list[tuple[Tensor, Tensor]], factor: float) -> Tensor:
-    """The share of one layer, from its `(out, in)` weights and their inputs' `(in,)` norms.
-
-    Sizes are computed twice rather than held for a whole layer.
-    """
-    count = sum(weight.numel() for weight, _ in layer)
-    sums = [(w.float().abs() * norms).sum(dtype=torch.float64) for w, norms in layer]
-    limit = factor * sum(sums) / count
-    outliers = [(w.float().abs() * norms > limit).sum() for w, norms in layer]
-    return torch.stack(outliers).sum().double() / count

@@ -16,68 +16,26 @@ import numpy
 import torch
 from torch import Tensor, nn
 
-from benchmarks.baselines import one_shot
-from benchmarks.baselines.moments import outlier_ratios
-from benchmarks.baselines.one_shot import Method, eighth
 from benchmarks.baselines.reap import reap
 from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.projection import rank_in_segment
 
-OWL_SPREAD = 0.08  # lambda: how far a layer's keep ratio may lie from the mean
+
+def reap_uniform(model: nn.Module, budget: Budget, text: CalibrationText) -> Tensor:
+    """REAP's scores, by which every layer keeps the same share of its experts and KV groups."""
+    return by_share(reap(model, budget, text), budget)
 
 
-def layerwise(method: Method) -> Method:
-    """A method in which every layer keeps the same share of its FFN channels and KV groups."""
+def by_share(scores: Tensor, budget: Budget) -> Tensor:
+    """`(N,)` float64 scores with which each layer keeps the same share.
 
-    def shared(model: nn.Module, budget: Budget, text: CalibrationText) -> Tensor:
-        scores = method(model, budget, text)
-        return by_share(scores, budget, torch.zeros(budget.units.layers))
-
-    return shared
-
-
-def owl(method: Method) -> Method:
-    """A method in which a layer with more outliers keeps more of both (Yin et al. 2024)."""
-
-    def shared(model: nn.Module, budget: Budget, text: CalibrationText) -> Tensor:
-        scores = method(model, budget, text)
-        offsets = owl_offsets(outlier_ratios(model, eighth(text)))
-        return by_share(scores, budget, offsets)
-
-    return shared
-
-
-magnitude_layerwise, magnitude_owl = layerwise(one_shot.magnitude), owl(one_shot.magnitude)
-taylor_element_layerwise = layerwise(one_shot.taylor_element)
-taylor_element_owl = owl(one_shot.taylor_element)
-obs_layerwise = layerwise(one_shot.obs)
-flap_layerwise, flap_owl = layerwise(one_shot.flap), owl(one_shot.flap)
-wanda_structured_layerwise = layerwise(one_shot.wanda_structured)
-wanda_structured_owl = owl(one_shot.wanda_structured)
-reap_uniform = layerwise(reap)
-
-
-def owl_offsets(outlier_ratios: Tensor, spread: float = OWL_SPREAD) -> Tensor:
-    """`(L,)` float64 keep ratios less their mean, `2·spread` from the lowest to the highest.
-
-    Linear in the outlier ratio, as in OWL's source; zeros where all ratios are the same.
-    """
-    ratios = outlier_ratios.double()
-    lowest, highest = ratios.min(), ratios.max()
-    shares = (ratios - lowest) / torch.where(highest > lowest, highest - lowest, 1.0)
-    return 2 * spread * (shares - shares.mean())
-
-
-def by_share(scores: Tensor, budget: Budget, offsets: Tensor) -> Tensor:
-    """`(N,)` float64 scores with which each layer keeps a common share plus its `(L,)` offset.
-
-    The common share is the one that spends the budget, where no layer keeps less than the
-    projection's floor or more than it has.
+    The share is the one that spends the budget, where no layer keeps less than the projection's
+    floor or more than it has.
     """
     ranks = rank_in_segment(scores, budget).cpu()
     multiples = torch.tensor(budget.multiples, dtype=torch.float64)
-    quotas = _quotas(ranks, budget, offsets.double().cpu().repeat_interleave(2), multiples)
+    quotas = _quotas(ranks, budget, multiples)
     segment = budget.units.segment_of_unit
     multiples = multiples[segment]
     # Their mean over a chunk: the chunks of the quota that are left once that chunk is kept.
@@ -85,7 +43,7 @@ def by_share(scores: Tensor, budget: Budget, offsets: Tensor) -> Tensor:
     return shares.to(scores.device)
 
 
-def _quotas(ranks: Tensor, budget: Budget, offsets: Tensor, multiples: Tensor) -> Tensor:
+def _quotas(ranks: Tensor, budget: Budget, multiples: Tensor) -> Tensor:
     """`(2L,)` float64 units for each segment to keep: fractions, together worth the budget."""
     sizes = torch.tensor(budget.units.segment_sizes, dtype=torch.float64)
     least = torch.tensor(budget.least_kept, dtype=torch.float64)
@@ -93,14 +51,14 @@ def _quotas(ranks: Tensor, budget: Budget, offsets: Tensor, multiples: Tensor) -
     prices = _price_lists(ranks, budget)
 
     def quotas(share: float) -> Tensor:
-        return ((share + offsets) * sizes).clamp(least, most)
+        return (share * sizes).clamp(least, most)
 
     def fits(share: float) -> bool:
         parts = zip(quotas(share).tolist(), prices, strict=True)
         cost = sum(numpy.interp(kept, numpy.arange(len(price)), price) for kept, price in parts)
         return bool(cost <= budget.limit)
 
-    low, high = -1.0 - float(offsets.max()), 2.0 - float(offsets.min())
+    low, high = 0.0, 1.0
     if fits(high):
         return quotas(high)
     for _ in range(60):  # halves the interval to less than a unit's share of anything

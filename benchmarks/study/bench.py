@@ -45,7 +45,6 @@ class Variant:
     options: dict[str, Any] = field(default_factory=dict)
     # Share of own text, in place of the study's.
     own: Literal["none", "half", "all"] = "none"
-    text: int = 1  # times as many sequences as the study's
     bias: bool = False  # what removed columns add on average stands in for them, as in FLAP
 
     def in_brief(self) -> Self:
@@ -53,11 +52,11 @@ class Variant:
         options = {**self.options}
         if "recover" in options:
             options["recover"] = BRIEF_RECOVERY
-        return replace(self, options=options, text=min(2, self.text))
+        return replace(self, options=options)
 
     def config(self, settings: dict[str, Any], keep: float, seed: int) -> CompressConfig:
         """The config of the study's settings with this variant's options."""
-        settings = {**settings, "sequences": self.text * settings["sequences"]}
+        settings = {**settings}
         if self.own == "half":
             texts = [text for text in settings["calibration"] if text != NO_OWN]
             settings["calibration"] = [*texts, OWN]
@@ -68,8 +67,6 @@ class Variant:
     def recorded_options(self, settings: dict[str, Any]) -> dict[str, Any]:
         """All options of a row, except those that its study, budget and seed name."""
         own: dict[str, Any] = {} if self.own == "none" else {"own": self.own}
-        if self.text > 1:
-            own |= {"text": self.text, "stages": "all"}
         if self.bias:
             own |= {"bias": True}
         return {**recorded_options(self.config(settings, 1.0, 0)), **own}

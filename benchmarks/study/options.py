@@ -1,7 +1,6 @@
 """The options that all studies of quality share."""
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,13 @@ from grasp_deploy.errors import InputError
 SMOKE_SETTINGS = {"sequences": 8, "sequence_length": 64, "batch_size": 4}
 
 
-def add_study_options(parser: argparse.ArgumentParser, keep: str, evaluates: bool = True) -> None:
+def add_study_options(parser: argparse.ArgumentParser, keep: str) -> None:
     """Add model, texts, budgets (`keep` by default), seeds and sizes."""
     add_model_options(parser)
-    if evaluates:
-        parser.add_argument(
-            "--evaluate", action="append", metavar="[NAME=]TEXT[@SPLIT]", help="held-out; repeat"
-        )
-        parser.add_argument("--evaluation-blocks", type=int, default=80)
+    parser.add_argument(
+        "--evaluate", action="append", metavar="[NAME=]TEXT[@SPLIT]", help="held-out; repeat"
+    )
+    parser.add_argument("--evaluation-blocks", type=int, default=80)
     parser.add_argument("--keep", default=keep, help="budgets, such as 0.8,0.5")
     parser.add_argument("--seeds", default="0", help="such as 0,1,2")
     parser.add_argument("--sequences", type=int, default=512)
@@ -52,13 +50,8 @@ def settings_of(options: argparse.Namespace, work: Path) -> dict[str, Any]:
 def corpora_of(options: argparse.Namespace, work: Path) -> list[TextSource]:
     """The held-out text that --evaluate names, or the embedded model's."""
     if options.evaluate:
-        return parse_texts("--evaluate", options.evaluate)
+        sources = [evaluation_source(text, option="--evaluate") for text in options.evaluate]
+        if len({source.label for source in sources}) < len(sources):
+            raise InputError("two --evaluate have the same name: give each its own")
+        return sources
     return [TextSource(str(demo_texts(work)[1]), name="held-out")]
-
-
-def parse_texts(flag: str, texts: Sequence[str], evaluates: bool = True) -> list[TextSource]:
-    """Texts of an option that may be repeated; InputError if two have the same name."""
-    sources = [evaluation_source(text, option=flag, evaluates=evaluates) for text in texts]
-    if len({source.label for source in sources}) < len(sources):
-        raise InputError(f"two {flag} have the same name: give each its own")
-    return sources

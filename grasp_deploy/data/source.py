@@ -137,16 +137,15 @@ def calibration_sources(
 
 
 def evaluation_source(
-    text: str, column: str | None = None, *, option: str = "--data", evaluates: bool = True
+    text: str, column: str | None = None, *, option: str = "--data"
 ) -> TextSource:
     """Parse `[NAME=]TEXT[@SPLIT]`; corpora default to `test` (C4: `validation`).
 
-    `evaluates=False` makes the default `train`. Raises InputError, which names `option`, for an
-    empty part.
+    Raises InputError, which names `option`, for an empty part.
     """
     named = None if kind_of(text) else re.fullmatch(r"([^/=@]*)=(.*)", text)
     name, rest = named.groups() if named else (None, text)
-    what, chosen = _what_and_split(rest, None, evaluates)
+    what, chosen = _what_and_split(rest, None, evaluates=True)
     if name == "" or not what or chosen == "":
         raise InputError(
             f"{option} {text!r} lacks a part: write NAME=TEXT@SPLIT, such as c4, "

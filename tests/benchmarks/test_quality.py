@@ -38,7 +38,7 @@ def test_a_study_is_continued_where_its_record_ends(
     study = run("targets", path, inputs, "--variants", "both;kv;ffn")
     # Text alone, under the name and with the options that records had before there was own text.
     text = inputs[inputs.index("--calibration") + 1]
-    assert study.settings["calibration"] == text and "own_temperature" not in first.options
+    assert study.settings["calibration"] == text
     assert [row.variant for row in study.rows] == ["both", "kv", "ffn"], "as named"
     assert study.rows[0] == first, "seconds and all: it was not measured twice"
     assert "Perplexity by budget" in capsys.readouterr().out
@@ -94,11 +94,11 @@ def test_rows_measured_otherwise_are_not_continued(
 def test_what_another_study_has_measured_is_taken_from_it(
     targets: Path, inputs: list[str], tmp_path: Path
 ) -> None:
-    """`--targets both` and a KV-cost factor of 1 are the same compression."""
-    options = ("--known", str(targets), "--variants", "KV cost x 1")
-    (known,) = run("kv-cost", tmp_path / "costs.json", inputs, *options).rows
+    """`--targets both` and the default are the same compression."""
+    options = ("--known", str(targets), "--variants", "default")
+    (known,) = run("stages", tmp_path / "stages.json", inputs, *options).rows
     (both,) = read_study(targets).rows
-    both.variant = "KV cost x 1"
+    both.variant = "default"
     assert known == both, "seconds and all"
 
 

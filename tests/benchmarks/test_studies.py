@@ -33,11 +33,6 @@ STUDIES = sorted({path.stem for path in FOLDER.glob("*.py")} - NO_STUDIES)
 SMOKE = {
     "adapters": ("--model MODEL --text TEXT --evaluate HELDOUT", "rows", "Loss on held-out text"),
     "budgets": ("--keep 0.9,0.7 --max-loss 0.1", "members bounds", "Perplexity of a family"),
-    "calibration": (
-        "--text first=TEXT --text second=HELDOUT",
-        "rows",
-        "mask: second, scales: first",
-    ),
     "experts": (
         "--train TEXT --heldout HELDOUT --png PNG",
         "rows dense",
@@ -45,7 +40,6 @@ SMOKE = {
     ),
     "kv_capacity": ("", "cells", "no vLLM was asked"),
     "llama_cpp": ("", "rows", "new tokens/s"),
-    "mask_stability": ("", "rows", "Gumbel-TopK"),
     "pipeline": ("--config SHAPE", "rows projection_seconds", "compensation"),
     "recovery_step": ("", "step_seconds bound_seconds peak_memory_bytes", "times the bound"),
     "throughput": ("", "cells", "Throughput"),
@@ -77,10 +71,8 @@ def test_smoke(
     more, keys, printed = SMOKE[name]
     words = more.split()
     if name not in NO_TEXT:
-        words += ["--model", "MODEL"]
-        words += [] if name == "calibration" else ["--calibration", "TEXT"]
-        without = name in ("throughput", "mask_stability")
-        words += [] if without else ["--evaluate", "held-out=HELDOUT"]
+        words += ["--model", "MODEL", "--calibration", "TEXT"]
+        words += [] if name == "throughput" else ["--evaluate", "held-out=HELDOUT"]
     shape = shutil.copyfile(tiny / "config.json", tmp_path / "shape.json")
     paths = (tiny, *texts, tmp_path / "figure.png", shape)
     for place, path in zip(("MODEL", "TEXT", "HELDOUT", "PNG", "SHAPE"), paths, strict=True):
@@ -232,18 +224,11 @@ def test_a_place_that_no_record_may_take_is_refused_before_anything_is_measured(
             importlib.import_module(f"benchmarks.{name}").main([*title, "--output", str(tmp_path)])
 
 
-def test_nothing_is_ignored_and_no_study_overwritten(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    record = tmp_path / "record.json"
-    shutil.copyfile(RESULTS / "quality_own-stories260K-cpu.json", record)
+def test_nothing_is_ignored(capsys: pytest.CaptureFixture[str]) -> None:
     for name, words, line in (
-        ("calibration", f"--output {record}", "record.json exists: name another file"),
-        ("calibration", "--calibration-split train[:9]", "takes its texts and their splits by"),
         ("budgets", "--seeds 1,2", "families are made with one seed"),
         ("throughput", "--config a --shapes b", "--shapes and --work exclude one another"),
         ("throughput", "--config a --work b", "--shapes and --work exclude one another"),
-        ("mask_stability", "--calibration self=0.5", "leave self out of --calibration"),
     ):
         assert line in refused(name, capsys, "--smoke", *words.split())
     for words, line in (

@@ -95,7 +95,6 @@ def test_a_text_to_evaluate_on(text: str, expected: TextSource, label: str) -> N
 
 def test_splits_of_a_text_to_evaluate_on() -> None:
     assert evaluation_source("ptb").split == "test"
-    assert evaluation_source("ptb", evaluates=False).split == "train"
     assert evaluation_source("a.txt", "body") == TextSource("a.txt", None, "body")
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from benchmarks.baselines.shares import by_share, owl_offsets
+from benchmarks.baselines.shares import by_share
 from grasp_deploy.pruning.budget import Budget, make_budget
 from grasp_deploy.pruning.projection import project
 from grasp_deploy.pruning.units import UnitTable
@@ -26,39 +26,29 @@ def random_scores(seed: int = 0) -> Tensor:
     return torch.rand(UNITS.size, generator=torch.Generator().manual_seed(seed))
 
 
-def layerwise(scores: Tensor, budget: Budget) -> Tensor:
-    return by_share(scores, budget, torch.zeros(budget.units.layers))
-
-
-def owl(scores: Tensor, budget: Budget, ratios: Tensor) -> Tensor:
-    return by_share(scores, budget, owl_offsets(ratios))
-
-
 def kept_in_segments(budget: Budget, mask: Tensor) -> list[int]:
     return [int(part.sum()) for part in mask.split(budget.units.segment_sizes)]
 
 
 @settings(max_examples=300)
-@given(cases(), st.booleans())
-def test_one_share_explains_what_every_layer_keeps(case: Case, owl: bool) -> None:
+@given(cases())
+def test_one_share_explains_what_every_layer_keeps(case: Case) -> None:
     """There is a share `q` with which each segment keeps `q·n`, give or take a chunk.
 
     `q·n` is bounded by the floor and by the last whole chunk; the budget holds and is spent.
     """
     budget, p = case
-    offsets = torch.linspace(-0.1, 0.1, budget.units.layers).double() * owl
-    mask = project(by_share(p, budget, offsets), budget)
+    mask = project(by_share(p, budget), budget)
     assert budget.cost_of(mask) <= budget.limit
     lowest, highest, all_kept = -math.inf, math.inf, True
     columns = budget.units.segment_sizes, budget.multiples, budget.least_kept
     rows = zip(kept_in_segments(budget, mask), *columns, strict=True)
-    for segment, (kept, size, multiple, floor) in enumerate(rows):
+    for kept, size, multiple, floor in rows:
         most = size // multiple * multiple
-        shift = float(offsets[segment // 2])
         if kept - multiple > floor:  # else the floor explains it, however small the share
-            lowest = max(lowest, (kept - multiple) / size - shift)
+            lowest = max(lowest, (kept - multiple) / size)
         if kept + multiple < most:
-            highest = min(highest, (kept + multiple) / size - shift)
+            highest = min(highest, (kept + multiple) / size)
         all_kept &= kept == most
     assert lowest <= highest + 1e-9
     dearest = max(budget.costs.tolist()) * max(budget.multiples)
@@ -66,21 +56,9 @@ def test_one_share_explains_what_every_layer_keeps(case: Case, owl: bool) -> Non
 
 
 @settings(max_examples=100)
-@given(
-    st.floats(0.3, 0.8), st.lists(st.floats(0, 0.1), min_size=5, max_size=5), st.integers(0, 1000)
-)
-def test_layerwise_and_owl_keep_their_shares_of_every_layer_to_one_unit(
-    keep: float, ratios: list[float], seed: int
-) -> None:
-    budget, outliers = budget_of(keep), torch.tensor(ratios)
-    spread = outliers.double() - outliers.double().min()
-    shares = 0.16 * spread / spread.max() if spread.any() else spread
-    scores = random_scores(seed)
-    for shared, wanted in (
-        (owl(scores, budget, outliers), keep + shares - shares.mean()),
-        (layerwise(scores, budget), [keep] * 5),
-    ):
-        mask = project(shared, budget)
-        rows = zip(kept_in_segments(budget, mask), UNITS.segment_sizes, strict=True)
-        for segment, (kept, size) in enumerate(rows):
-            assert abs(kept - float(wanted[segment // 2]) * size) <= 1 + 1e-6
+@given(st.floats(0.3, 0.8), st.integers(0, 1000))
+def test_every_layer_keeps_its_share_to_one_unit(keep: float, seed: int) -> None:
+    budget = budget_of(keep)
+    mask = project(by_share(random_scores(seed), budget), budget)
+    for kept, size in zip(kept_in_segments(budget, mask), UNITS.segment_sizes, strict=True):
+        assert abs(kept - keep * size) <= 1 + 1e-6
