@@ -30,7 +30,6 @@ MOST_ROWS_ON_GPU = 512  # with fewer rows a step of a small model takes as long
 ALONE_PASSES = 50  # passes that take as long as reading the weights for each token of such rows
 MORE_TEXT = "recovery-text"  # what the model writes to recover on
 OF_RECOVERY = (OWN_TEXT, MORE_TEXT, RECOVERY)
-RECORDED = ("start", "gates", "scales")  # stages with seconds even where they did not run
 
 
 class Sequences(NamedTuple):
@@ -127,7 +126,7 @@ class Stages:
 
     def __init__(self, workspace: Workspace, units: UnitTable, on_progress: OnProgress) -> None:
         self.workspace, self.on_progress, self._units = workspace, on_progress, units
-        self.records: dict[str, dict[str, Any]] = {stage: {"seconds": 0.0} for stage in RECORDED}
+        self.records: dict[str, dict[str, Any]] = {}
 
     @property
     def seconds(self) -> dict[str, float]:
