@@ -5,11 +5,10 @@ to 2,048 tokens. The pruned shapes are random masks that keep the KV share of th
 where it states that. The paper's peaks stand beside the measured ones.
 
     python -m benchmarks.prefill_memory --device cuda
-    python -m benchmarks.prefill_memory --predict-only
+    python -m benchmarks.prefill_memory --device cpu  # which is only predicted
 """
 
 from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
 
 from rich.table import Table
@@ -18,9 +17,8 @@ from benchmarks.common import output
 from benchmarks.common.models import MODEL, synthesized
 from grasp_deploy.bench.memory import MemoryRecord, MemorySettings, bench_memory
 from grasp_deploy.bench.memory_show import tables
-from grasp_deploy.bench.prefill import predict_prefill
 from grasp_deploy.cli.console import stdout
-from grasp_deploy.evaluate.models import BenchModel, bench_models
+from grasp_deploy.evaluate.models import bench_models
 from grasp_deploy.report.tables import figure_table
 
 LLAMA_2_7B = output.CONFIGS / "llama-2-7b.json"
@@ -34,22 +32,17 @@ PAPER_PEAK_MIB = {
 }
 
 
-def paper_table(
-    models: Sequence[BenchModel], lengths: Sequence[int], record: MemoryRecord | None
-) -> Table:
+def paper_table(record: MemoryRecord) -> Table:
     """Predicted and measured peaks beside the paper's, where the paper states one."""
-    cells = record.cells if record else []
-    measured = {(cell.model, cell.prompt_tokens): cell.measured for cell in cells}
     heads = ("model", "prompt", "predicted", "measured", "paper")
     table = figure_table("Prefill peak, MiB, beside the paper's", heads)
-    for model, tokens in product(models, lengths):
-        paper = PAPER_PEAK_MIB.get(model.name, {}).get(tokens)
-        sizes = measured.get((model.name, tokens))
+    for cell in record.cells:
+        paper = PAPER_PEAK_MIB.get(cell.model, {}).get(cell.prompt_tokens)
         table.add_row(
-            model.name,
-            f"{tokens:,}",
-            f"{predict_prefill(model, PAPER_BATCH, tokens).peak_bytes / 2**20:,.1f}",
-            f"{sizes.peak_bytes / 2**20:,.1f}" if sizes else "-",
+            cell.model,
+            f"{cell.prompt_tokens:,}",
+            f"{cell.predicted.peak_bytes / 2**20:,.1f}",
+            f"{cell.measured.peak_bytes / 2**20:,.1f}" if cell.measured else "-",
             f"{paper:,.1f}" if paper else "-",
         )
     return table
@@ -60,26 +53,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--config", type=Path, default=LLAMA_2_7B, help="a dense config.json")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--batch", type=int, default=PAPER_BATCH)
-    parser.add_argument("--predict-only", action="store_true", help="measure nothing")
     options = output.parsed(parser, arguments, "memory", "the embedded model, in seconds")
     lengths: tuple[int, ...] = (256, 512, 1024, 2048)
     ratios = dict(KV_KEEP)
     if options.smoke:
         options.config, lengths, ratios = MODEL, (32,), {0.5: None}
-    record = None
     with output.working_folder("prefill-memory") as (folder, on_progress):
         folders = [synthesized(options.config, folder, keep, ratios[keep]) for keep in ratios]
         models = bench_models([str(options.config), *map(str, folders)], random_weights=True)
-        if not options.predict_only:
-            settings = MemorySettings(lengths, options.batch, options.device)
-            command = output.command_of("prefill_memory", arguments)
-            record = bench_memory(models, settings, command, on_progress)
-        if record:
-            stdout.print(*tables(record))
-        if options.config == LLAMA_2_7B and options.batch == PAPER_BATCH:
-            stdout.print(paper_table(models, lengths, record))
-    if record:
-        output.write(options.output, record)
+        settings = MemorySettings(lengths, options.batch, options.device)
+        command = output.command_of("prefill_memory", arguments)
+        record = bench_memory(models, settings, command, on_progress)
+    stdout.print(*tables(record))
+    if options.config == LLAMA_2_7B and options.batch == PAPER_BATCH:
+        stdout.print(paper_table(record))
+    output.write(options.output, record)
 
 
 if __name__ == "__main__":

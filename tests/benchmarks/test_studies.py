@@ -3,14 +3,13 @@
 import importlib
 import json
 import shutil
-from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import prefill_memory, python_docs, recovery_curve
+from benchmarks import python_docs, recovery_curve
 from benchmarks.common.output import FOLDER
 from grasp_deploy.bench.memory import Sizes
 from grasp_deploy.compression.compress import compress
@@ -203,13 +202,14 @@ def test_prefill_memory(
     """The models of the paper's KV shares; measuring them is the bench's own to prove."""
     seen: list[BenchModel] = []
 
-    def bench(models: Sequence[BenchModel], *_: object) -> None:
-        seen.extend(models)
+    def predict(model: BenchModel, *_: int) -> Sizes:
+        seen.append(model)
+        return Sizes(1, 1, 3, 1)
 
-    monkeypatch.setattr(prefill_memory, "bench_memory", bench)
-    monkeypatch.setattr(prefill_memory, "predict_prefill", lambda *_: Sizes(1, 1, 3, 1))
-    prefill_memory.main(["--output", str(tmp_path / "record.json")])
-    dense, *kept = (model.shape.kv_bytes_per_token() for model in seen)
+    monkeypatch.setattr("grasp_deploy.bench.prefill.predict_prefill", predict)
+    record = run("prefill_memory", tmp_path / "record.json", "--device", "cpu")
+    assert len(record["cells"]) == len(seen) == 16
+    dense, *kept = (model.shape.kv_bytes_per_token() for model in seen[::4])
     assert kept[0] / dense == pytest.approx(3348 / 4096, abs=0.02)
     assert kept[1] / dense == pytest.approx(2424 / 4096, abs=0.02)
     assert "13,990.8" in capsys.readouterr().out, "the paper's figure"
