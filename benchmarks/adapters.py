@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from benchmarks.common import output
-from benchmarks.common.models import MODEL
+from benchmarks.common.models import MODEL, demo_texts
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer
 from grasp_deploy.checkpoint.write.adapter import cut_adapter
 from grasp_deploy.cli.console import stdout
@@ -48,19 +48,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = output.new_parser(__doc__)
     parser.add_argument("pruned", nargs="*", type=Path, help="folders of pruned checkpoints")
     parser.add_argument("--model", type=Path, default=MODEL, help="folder of the dense model")
-    parser.add_argument("--text", default="code.txt", help="to learn from, 128 x 512 tokens")
-    parser.add_argument("--evaluate", default="code-heldout.txt", help="held out, 40 x 512 tokens")
+    parser.add_argument("--text", help="to learn from, 128 x 512; default: the embedded model's")
+    parser.add_argument("--evaluate", help="held out, 40 x 512 tokens; default: the same")
     parser.add_argument("--work", type=Path, help="keep the adapters here, or take those there")
     options = output.parsed(parser, arguments, "adapters", "8 sequences of 64 tokens of both")
     from peft import PeftModel
 
     tokenizer, rows = load_tokenizer(options.model), []
-    text, heldout = (
-        read_blocks(tokenizer, evaluation_source(name), *((64, 8) if options.smoke else size))
-        for name, size in ((options.text, (512, 128)), (options.evaluate, (512, 40)))
-    )
+    sizes = [(64, 8)] * 2 if options.smoke else [(512, 128), (512, 40)]
     table = figure_table("Loss on held-out text", ("model", "without", "with", "gain", "error"))
     with output.working_folder("adapters") as (folder, on_progress):
+        names = options.text or demo_texts(folder)[0], options.evaluate or demo_texts(folder)[1]
+        text, heldout = (
+            read_blocks(tokenizer, evaluation_source(str(name)), length, count)
+            for name, (length, count) in zip(names, sizes, strict=True)
+        )
         work = options.work or folder
         if not (work / "dense").exists():
             train(options.model, text, work / "dense", on_progress)

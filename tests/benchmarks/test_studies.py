@@ -30,7 +30,7 @@ NO_STUDIES = {
 STUDIES = sorted({path.stem for path in FOLDER.glob("*.py")} - NO_STUDIES)
 # What a study is given beside --smoke, the names of what its record then holds, and what it prints.
 SMOKE = {
-    "adapters": ("--model MODEL --text TEXT --evaluate HELDOUT", "rows", "Loss on held-out text"),
+    "adapters": ("", "rows", "Loss on held-out text"),
     "budgets": ("--keep 0.9,0.7 --max-loss 0.1", "members bounds", "Perplexity of a family"),
     "experts": (
         "--train TEXT --heldout HELDOUT --png PNG",
