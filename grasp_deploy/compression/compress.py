@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 
 from grasp_deploy.checkpoint.plan import Plan
 from grasp_deploy.checkpoint.write.export import write_checkpoint
@@ -124,8 +125,7 @@ def learn_plan(
     run = with_own_text(run, lambda: model, stages)  # half of the text, in the model's own words
     frozen = FrozenModel(run, model)  # from here on no weight takes a gradient
     heldout = run.blocks.heldout[run.split.judges]
-    losses = {"heldout_dense": frozen.heldout_loss(sequences=heldout)}
-    dense_losses = frozen.heldout_losses() if run.config.is_bound else []
+    dense = frozen.heldout_losses(heldout)
     initial, reached = initial_scores(frozen, stages)  # iterative pruning in rounds, by default
     learning = frozen, stages, Objective(frozen, stages)
     scores = learn_gates(*learning, initial, reached)  # section 3.3: on budget at every step
@@ -133,15 +133,17 @@ def learn_plan(
     refit(*learning, mask)  # least squares
     scales, norms = learn_scales(*learning, mask)  # section 3.4
     del learning  # and the dense model's hidden states
-    losses["heldout_pruned"] = frozen.heldout_loss(mask * scales, norms, heldout)
-    losses["witness"] = frozen.heldout_loss(mask * scales, norms, run.split.witness)
-    excess = excess_of(frozen, mask * scales, norms, dense_losses)
+    pruned, witness = (
+        frozen.heldout_losses(text, mask * scales, norms) for text in (heldout, run.split.witness)
+    )
+    named = {"heldout_dense": dense, "heldout_pruned": pruned, "witness": witness}
+    losses = {name: fmean(found) if found else None for name, found in named.items()}
     fitted = fold_scales(frozen, stages, mask, scales)
     plan = Plan(
         scores.float().cpu(),
         mask.cpu(),
         scales.cpu(),
-        {**provenance_of(run, stages, mask, losses, fitted), **excess},
+        {**provenance_of(run, stages, mask, losses, fitted), **excess_of(run, dense, pruned)},
         calibrated=fingerprint(run.text.token_ids),
         norm_scales=None if norms is None else norms.cpu(),
         witness=run.split.witness if fitted else None,

@@ -9,6 +9,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from statistics import fmean
 from typing import TypeVar
 
 import torch
@@ -22,7 +23,7 @@ from grasp_deploy.compression.resume import COLUMNS
 from grasp_deploy.errors import InputError, first_line, is_out_of_memory
 from grasp_deploy.pruning.compensation import Fit, OutputProjections, compensate
 from grasp_deploy.pruning.gates import gated, scaled_norms
-from grasp_deploy.pruning.objective import OVERFLOW, LossError, mean_loss, sequence_losses
+from grasp_deploy.pruning.objective import OVERFLOW, LossError, sequence_losses
 from grasp_deploy.pruning.training import freeze
 
 logger = logging.getLogger(__name__)
@@ -56,34 +57,22 @@ class FrozenModel:
                 norms.assign(norm_scales.flatten())
             yield
 
-    def heldout_loss(
-        self,
-        gates: Tensor | None = None,
-        norm_scales: Tensor | None = None,
-        sequences: Tensor | None = None,
-    ) -> float | None:
-        """Loss in nats per token on held-out or other `sequences`, under gates; None without any.
+    def heldout_losses(
+        self, heldout: Tensor, gates: Tensor | None = None, norm_scales: Tensor | None = None
+    ) -> list[float]:
+        """The loss of each held-out sequence in nats per token, under gates as in `gated`.
 
         Without gates and before any refit it is the dense model's. LossError if it is not finite.
         """
-        heldout = self.run.blocks.heldout if sequences is None else sequences
         if not len(heldout):
-            return None
-        with self.gated(gates, norm_scales):
-            loss = mean_loss(self.model, heldout, self.run.config.batch_size, self.team)
-        if not math.isfinite(loss):
-            which = "dense" if gates is None else "pruned"
-            raise LossError(f"the {which} model's loss on held-out sequences is {loss}: {OVERFLOW}")
-        return loss
-
-    def heldout_losses(
-        self, gates: Tensor | None = None, norm_scales: Tensor | None = None
-    ) -> list[float]:
-        """The loss of each held-out sequence in `split.judges`, under gates as in `gated`."""
-        heldout = self.run.blocks.heldout[self.run.split.judges]
+            return []
         with self.gated(gates, norm_scales):
             batch_size = self.run.config.batch_size
-            return sequence_losses(self.model, heldout, batch_size, self.team).tolist()
+            losses = sequence_losses(self.model, heldout, batch_size, self.team).tolist()
+        if not math.isfinite(loss := fmean(losses)):
+            which = "dense" if gates is None else "pruned"
+            raise LossError(f"the {which} model's loss on held-out sequences is {loss}: {OVERFLOW}")
+        return losses
 
     def refit(self, mask: Tensor, sequences: Tensor) -> Iterator[Fit]:
         """Solve the output columns that a `(N,)` mask keeps, starting from the dense weights."""

@@ -14,7 +14,6 @@ from grasp_deploy.checkpoint.footprint import compare, footprint
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.plan import Plan, pruned_shape
 from grasp_deploy.checkpoint.write.shards import read_tensor
-from grasp_deploy.compression.frozen_model import FrozenModel
 from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.ranks import by_lead
 from grasp_deploy.compression.resume import differing
@@ -108,20 +107,17 @@ def _recovery_of(plan: Plan) -> dict[str, Any]:
     return {"recovery": {name: last[0][name] for name in figures}}
 
 
-def excess_of(
-    frozen: FrozenModel, gates: Tensor, norm_scales: Tensor | None, dense_losses: list[float]
-) -> dict[str, float | None]:
-    """The loss under gates above the dense model's, and the standard error of that.
+def excess_of(run: PreparedRun, dense: list[float], pruned: list[float]) -> dict[str, float | None]:
+    """The pruned model's loss above the dense one's, and its standard error; empty without bound.
 
-    `dense_losses` has one for each held-out sequence that judges. Empty if there are none.
+    Both have a loss for each held-out sequence that judges.
     """
-    if not dense_losses:
+    if not run.config.is_bound:
         return {}
-    losses = frozen.heldout_losses(gates, norm_scales)
-    split = frozen.run.split
+    split = run.split
     sources = [s for s, judges in zip(split.sources, split.judges, strict=True) if judges]
-    error = stratified_error(dense_losses, losses, sources)
-    return {"excess": fmean(losses) - fmean(dense_losses), "excess_error": error}
+    error = stratified_error(dense, pruned, sources)
+    return {"excess": fmean(pruned) - fmean(dense), "excess_error": error}
 
 
 def beyond(plan: Plan, bound_nats: float) -> str:

@@ -94,7 +94,7 @@ def test_a_loss_on_heldout_text_is_finite(gates: Tensor | None, which: str) -> N
     model: Any = frozen()
     model.model.layers[1].mlp.up_proj.weight[3] = torch.inf
     with pytest.raises(LossError, match=f"the {which} model's loss on held-out sequences is nan"):
-        FrozenModel(run, model).heldout_loss(gates, sequences=token_ids(2, 16))
+        FrozenModel(run, model).heldout_losses(token_ids(2, 16), gates)
 
 
 def test_a_refit_starts_from_the_dense_weights_whatever_was_refitted_before() -> None:
