@@ -192,13 +192,8 @@ class Bench:
 
 
 def recorded_options(config: CompressConfig) -> dict[str, Any]:
-    """All options of a config, except those that a row's study, budget and seed name.
-
-    Of text alone, without those of own text, which older records lack.
-    """
+    """All options of a config, except those that a row's study, budget and seed name."""
     elsewhere = {"model", "keep", "seed", "calibration", "calibration_split"}
-    if NO_OWN in config.calibration:
-        elsewhere.add("own_temperature")
     return {name: value for name, value in config.as_dict().items() if name not in elsewhere}
 
 

@@ -24,7 +24,6 @@ def shared_own_text(path: Path, run: PreparedRun, *given: Any, **named: Any) -> 
     places, known = own_places(run.text.parts), torch.empty(0)
     told = {
         "model": run.weight_hashes,
-        "temperature": run.config.own_temperature,
         "seed": run.config.seed,
         "healings": run.healings,
         "beginnings": sha256(json.dumps(run.text.beginnings).encode()).hexdigest(),

@@ -12,12 +12,11 @@ from grasp_deploy.cli.console import print_json
 from grasp_deploy.cli.options import Json, OutputUnlessDry, Overwrite, running_option, takes_fields
 from grasp_deploy.cli.ranks import joined_ranks
 from grasp_deploy.config.compress_config import CompressConfig
-from grasp_deploy.config.rules import writes_own
 from grasp_deploy.errors import InputError
 
 RECOVER_TOKENS = 10**6
 OF_TEXTS = ("calibration", "calibration_split", "calibration_column")
-FROM_PLAN = ("own_temperature", "sequences", "sequence_length", "seed")
+FROM_PLAN = ("sequences", "sequence_length", "seed")
 RECOVERY_FIELDS = (
     *("recover", *OF_TEXTS),
     *("sequences", "sequence_length", "seed", "device", "dtype", "gradient_checkpointing"),
@@ -103,9 +102,6 @@ def _config_of(
     inherited = FROM_PLAN if "calibration" in given else (*OF_TEXTS, *FROM_PLAN)
     stored = {name: made[name] for name in inherited if name in made}
     values = {"keep": 1.0, "recover": RECOVER_TOKENS, **stored, **given}
-    texts = values.get("calibration")
-    if isinstance(texts, list | tuple) and not writes_own(texts):
-        values.pop("own_temperature", None)
     config = CompressConfig.from_dict({"model": str(base), **values}, "the plan")
     is_local = any(text.is_local for text in calibration_sources(config.calibration))
     if "calibration" not in given and is_local:  # a stranger's plan may name any file

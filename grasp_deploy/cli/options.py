@@ -38,7 +38,7 @@ STUDY_FIELDS = {
     name: f for name, f in option_fields(CompressConfig).items() if f.metadata["shown"] == "set"
 }
 
-COUNTING = (*DEPLOYMENT, "batch", "cached_tokens", "cost", "kv_cost_factor")
+COUNTING = (*DEPLOYMENT, "batch", "cached_tokens", "cost")
 
 running_option = partial(typer.Option, rich_help_panel="Running")
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]

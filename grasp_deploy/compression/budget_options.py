@@ -179,7 +179,6 @@ def unit_costs(config: CompressConfig, shape: ModelShape, units: UnitTable) -> T
     adds them up, so their sum is the budget's total.
     """
     costs = _costs_by_model(config, shape, units)
-    costs = torch.where(units.is_kv, costs * config.kv_cost_factor, costs)
     if config.targets != "both" or shape.windows.are_mixed:
         costs = torch.where(units.is_kv == (config.targets == "kv"), costs, 0.0)
     return exactly_summable(costs)

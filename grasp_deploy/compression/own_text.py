@@ -75,7 +75,6 @@ def with_own_text(
                 count,
                 length,
                 ends=end_tokens(model, run.end_token),
-                temperature=run.config.own_temperature,
                 generator=generator,
                 on_step=show,
             )
@@ -102,7 +101,6 @@ def write_rows(
     length: int,
     *,
     ends: set[int],
-    temperature: float,
     generator: torch.Generator,
     on_step: Callable[[int], None],
 ) -> Tensor:
@@ -126,7 +124,7 @@ def write_rows(
         rows.append(drawn)
         ids = drawn[mine].to(device)
         output = model(input_ids=ids, use_cache=True, logits_to_keep=1, **{CACHE: cache})
-        chances = torch.softmax(output.logits[:, -1].float() / temperature, dim=-1)
+        chances = torch.softmax(output.logits[:, -1].float(), dim=-1)
         bounds = chances.cumsum(dim=-1)
         if not bounds[:, -1].isfinite().all():
             raise LossError(f"the model's own text has no probabilities: {OVERFLOW}")

@@ -20,7 +20,7 @@ from grasp_deploy.compression.resume import differing
 from grasp_deploy.compression.run_options import RunOptions
 from grasp_deploy.compression.stages import Stages
 from grasp_deploy.compression.time_budget import time_budget
-from grasp_deploy.config.compress_config import changed_options
+from grasp_deploy.config.compress_config import RETIRED, changed_options
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.outputs import PLAN_FILE
 from grasp_deploy.files.record import versions
@@ -191,7 +191,7 @@ def finished_plan(options: RunOptions, run: PreparedRun) -> Plan | None:
         made = {**made, **(made["healing"][-1] if made.get("healing") else {})}
     before = {"release": plan.release, **made.get("inputs", {})}
     now, config = {"release": __version__, **run.inputs}, run.config.as_dict()
-    if before == now and made["config"] == config:
+    if before == now and RETIRED | made["config"] == RETIRED | config:
         return plan
     if not options.overwrite:
         changed = [*changed_options(made["config"], config), *differing(before, now)]

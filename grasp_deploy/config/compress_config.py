@@ -11,6 +11,7 @@ from grasp_deploy.config.rules import own_texts, rule_problems
 from grasp_deploy.errors import InputError
 
 OWN = "self"
+RETIRED = {"kv_cost_factor": 1.0, "own_temperature": 1.0}  # with what left them without effect
 
 
 def _named(value: Any) -> Any:
@@ -56,6 +57,7 @@ class CompressConfig(CompressOptions):
     @classmethod
     def from_dict(cls, values: dict[str, Any], source: str) -> Self:
         """A config from parsed JSON; InputError names `source` and an unknown or missing key."""
+        values = {k: v for k, v in values.items() if k not in RETIRED or v != RETIRED[k]}
         unknown = sorted(values.keys() - cls.__dataclass_fields__)
         if unknown:
             raise InputError(

@@ -130,7 +130,6 @@ class CompressOptions:
         "Memory of vLLM's own, CUDA and its graphs included.", default="1GiB", shown="help-all"
     )
 
-    kv_cost_factor: Factor = study("Multiplier on the cost of KV groups.", 1.0)
     targets: Literal["both", "ffn", "kv"] = study("Units that may go: both, ffn or kv.", "both")
     ffn_multiple: Count | None = shape(
         "Keep a multiple of this many FFN channels in each layer. Default: the largest power of 2 "
@@ -158,7 +157,6 @@ class CompressOptions:
     calibration_column: str | None = text(
         "Column that holds the text, or chats as lists of messages.", shown="help-all"
     )
-    own_temperature: Factor = study("Temperature at which the model writes its own text.", 1.0)
     sequences: Sequences = text(
         "Number of calibration sequences; time and quality of all but recovery follow it.",
         default=512,

@@ -51,8 +51,6 @@ def _budget_problems(config: CompressOptions) -> Iterator[str]:
         budget = flag(config, budgets[0])
         if config.cost_model != cost:
             yield f"{budget} counts by --cost {cost}, not {config.cost}: drop --cost"
-        if config.kv_cost_factor != 1:
-            yield f"{assigned(config, 'kv_cost_factor')} changes what {budget} counts: use --keep"
         if cost == "kv-bytes" and config.targets == "ffn":
             yield f"{budget} with {assigned(config, 'targets')} removes nothing: drop one of them"
 
@@ -117,25 +115,16 @@ def _cost_problems(config: CompressOptions) -> Iterator[str]:
 def _unused(config: CompressOptions) -> Iterator[str]:
     method = assigned(config, "method")
     learns = config.learns or config.scale_epochs > 0
-    counts_both = config.targets == "both" and config.cost_model != "kv-bytes"
     for name, is_used, reason in (
         ("temperature", config.learns, f"{method} learns no gates"),
         ("learning_rate", learns, f"{method} without scales learns nothing"),
         ("rounds", config.cuts_in_rounds, f"{method} does not prune in rounds"),
         ("ridge", config.compensation, "nothing is refitted without compensation"),
         ("batch", config.cost_model == "latency", f"--cost {config.cost_model} counts no time"),
-        ("kv_cost_factor", counts_both, "only one kind of unit has a cost"),
-        ("own_temperature", writes_own(config.calibration), "the model writes nothing"),
         ("bound_step", config.is_bound, "no --max-loss is given"),
     ):
         if not is_used and _is_given(config, name):
             yield f"{assigned(config, name)} has no effect, since {reason}: drop it"
-
-
-def writes_own(texts: Sequence[str]) -> bool:
-    """True if the model writes text of its own: it does unless one gives that no weight."""
-    own = own_texts(texts)
-    return not own or any(map(_has_weight, own))
 
 
 def own_texts(texts: Sequence[str]) -> list[str]:
@@ -152,13 +141,6 @@ def _names_file(text: str) -> bool:
     """True if there is such a file, with or without a weight or a slice behind its name."""
     names = {text, text.rpartition("=")[0], text.rpartition("@")[0]} - {"", "self"}
     return any(map(kind_of, names))
-
-
-def _has_weight(text: str) -> bool:
-    try:
-        return float(text.rpartition("=")[2]) != 0
-    except ValueError:  # none is stated
-        return True
 
 
 def _is_given(config: CompressOptions, name: str) -> bool:

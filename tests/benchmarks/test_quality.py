@@ -36,7 +36,7 @@ def test_a_study_is_continued_where_its_record_ends(
     path.write_bytes(targets.read_bytes())
     (first,) = read_study(targets).rows
     study = run("targets", path, inputs, "--variants", "both;kv;ffn")
-    # Text alone, under the name and with the options that records had before there was own text.
+    # Text alone, under the name that records had before there was own text.
     text = inputs[inputs.index("--calibration") + 1]
     assert study.settings["calibration"] == text
     assert [row.variant for row in study.rows] == ["both", "kv", "ffn"], "as named"

@@ -70,10 +70,10 @@ def test_synthesize_without_a_budget_names_no_option_that_it_lacks(tiny_folder: 
 
 
 def test_set_gives_options_of_studies_by_their_types() -> None:
-    names = ("targets=ffn", "own_temperature=2", "compensation=no", "rounds=1", "rounds=2")
+    names = ("targets=ffn", "learning_rate=2", "compensation=no", "rounds=1", "rounds=2")
     given = ("--keep", "0.5", *(f"--set={name}" for name in names))
     config = run(takes_config, "m", *given)
-    expected = replace(CompressConfig("m", keep=0.5), targets="ffn", own_temperature=2.0)
+    expected = replace(CompressConfig("m", keep=0.5), targets="ffn", learning_rate=2.0)
     assert config == replace(expected, compensation=False, rounds=2)
 
 

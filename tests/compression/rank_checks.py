@@ -70,7 +70,6 @@ def results_of(model: PreTrainedModel, student: PreTrainedModel) -> dict[str, Te
         4,
         9,
         ends={0},
-        temperature=1.0,
         generator=generator(2),
         on_step=lambda _: None,
     )

@@ -44,7 +44,7 @@ def test_keep_means_the_decimal_that_was_written(keep: float) -> None:
 
 
 def test_keeping_everything_keeps_every_unit() -> None:
-    whole = budget(keep=1.0, kv_cost_factor=0.37)
+    whole = budget(keep=1.0)
     assert bool(project(torch.rand(whole.units.size), whole).all())
 
 

@@ -24,9 +24,8 @@ from tests.tiny import tiny_model, tiny_tokenizer
 ENDS, LENGTH = 0, 64
 
 
-def written(
-    temperature: float = 1.0, seed: int = 0, rows: int = 8, length: int = LENGTH, head: float = 1.0
-) -> Tensor:
+def written(head: float = 1.0, seed: int = 0, rows: int = 8, length: int = LENGTH) -> Tensor:
+    """Text of a model whose logits are `head` times as large, as at a temperature of 1 / `head`."""
     model = tiny_model("llama")
     model.lm_head.weight.data *= head
     return write_rows(
@@ -35,7 +34,6 @@ def written(
         rows,
         length,
         ends={ENDS},
-        temperature=temperature,
         generator=torch.Generator().manual_seed(seed),
         on_step=lambda _: None,
     )
@@ -46,7 +44,7 @@ def test_the_coldest_text_is_the_greedy_one() -> None:
     expected = greedy_tokens(tiny_model("llama"), prompt, 40)[0]
     expected = expected[: expected.index(ENDS)] if ENDS in expected else expected
     assert len(expected) > 8, "long enough for a wrong cache or position to show"
-    row = written(temperature=1e-4, rows=1)[0].tolist()
+    row = written(head=1e4, rows=1)[0].tolist()
     assert row[: 3 + len(expected)] == [65, 66, 67, *expected]
 
 
@@ -56,14 +54,14 @@ def test_a_model_that_overflows_is_told() -> None:
 
 
 def test_a_row_goes_on_with_the_next_beginning_where_a_text_ends() -> None:
-    rows = written(temperature=20.0, length=256)  # next to uniform: ends are drawn often enough
+    rows = written(head=0.05, length=256)  # next to uniform: ends are drawn often enough
     ends = [place for place in (rows == ENDS).nonzero().tolist() if place[1] < 252]
     assert rows.shape == (8, 256) and len(ends) > 3
     assert all(rows[row, at + 1 : at + 4].tolist() == [65, 66, 67] for row, at in ends)
 
 
 def test_tokens_are_drawn_by_their_chances() -> None:
-    drawn = written(temperature=0.3, rows=8192, length=4)[:, 3]
+    drawn = written(head=1 / 0.3, rows=8192, length=4)[:, 3]
     found = torch.bincount(drawn, minlength=256) / len(drawn)
     logits = tiny_model("llama")(torch.tensor([[65, 66, 67]])).logits[0, -1]
     chances = torch.softmax(logits / 0.3, dim=-1)

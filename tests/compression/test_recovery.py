@@ -187,19 +187,6 @@ def test_the_weights_of_the_best_check_are_written(
         assert torch.equal(written[name], weight), name
 
 
-def test_the_temperature_of_text_that_heal_leaves_out(
-    make_config: MakeConfig, tmp_path: Path
-) -> None:
-    """The plan has one, which nobody could drop."""
-    text, cut = make_config(keep=0.6).calibration[0], tmp_path / "cut"
-    own = {"calibration": (text, "self"), "own_temperature": 2.0, "sequences": 24}
-    compress(make_config(keep=0.6, **RANDOM_MASK, **own), cut)
-    texts = ("--calibration", text, "--calibration", "self=0.0")
-    document("heal", cut, *texts, "--recover", "4k", "-o", tmp_path / "out", "--json")
-    (healing,) = load_plan(tmp_path / "out" / PLAN_FILE).provenance["healing"]
-    assert healing["config"]["own_temperature"] == CompressConfig.own_temperature
-
-
 def test_a_second_recovery_learns_other_text_of_the_models_own(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,6 @@
 """The config: one option at a time, all problems together, and its JSON form."""
 
 import json
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,11 @@ from grasp_deploy.errors import InputError
 
 def test_json_round_trip() -> None:
     config = CompressConfig("m", weights="9GiB", rounds=3, tensor_parallel=2)
-    assert CompressConfig.from_dict(json.loads(config.to_json()), "the file") == config
+    stored = json.loads(config.to_json())
+    assert CompressConfig.from_dict(stored, "the file") == config
+    assert CompressConfig.from_dict(stored | {"own_temperature": 1.0}, "an older one") == config
+    with pytest.raises(InputError, match=r"does not know \(own_temperature\): make it again"):
+        CompressConfig.from_dict(stored | {"own_temperature": 2.0}, "an older one")
     assert config.cost_model == "parameters"
     assert config.multiples() == (2, 2)
 
@@ -58,15 +61,6 @@ def test_the_budget_of_a_family_is_its_last_unless_one_is_named() -> None:
     for wrong in ({"family": (0.6, 0.8)}, {"family": (0.8, 0.6), "keep": 0.7}):
         with pytest.raises(InputError, match="family"):
             CompressConfig("m", **wrong)
-
-
-@pytest.mark.parametrize(
-    ("own", "writes"),
-    [("self", True), ("self:0=0.01", True), ("self=0", False), ("self:a.txt=0.0e1", False)],
-)
-def test_a_temperature_is_of_text_that_has_a_weight(own: str, writes: bool) -> None:
-    with nullcontext() if writes else pytest.raises(InputError, match="model writes nothing"):
-        CompressConfig("m", keep=0.5, calibration=("c4", own), own_temperature=2.0)
 
 
 def test_every_stage_follows_the_number_of_sequences() -> None:
