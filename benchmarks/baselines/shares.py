@@ -16,15 +16,26 @@ import numpy
 import torch
 from torch import Tensor, nn
 
+from benchmarks.baselines import one_shot
+from benchmarks.baselines.one_shot import Method
 from benchmarks.baselines.reap import reap
 from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.criteria.batches import CalibrationText
 from grasp_deploy.pruning.projection import rank_in_segment
 
 
-def reap_uniform(model: nn.Module, budget: Budget, text: CalibrationText) -> Tensor:
-    """REAP's scores, by which every layer keeps the same share of its experts and KV groups."""
-    return by_share(reap(model, budget, text), budget)
+def layerwise(method: Method) -> Method:
+    """A method in which every layer keeps the same share of its FFN units and KV groups."""
+
+    def shared(model: nn.Module, budget: Budget, text: CalibrationText) -> Tensor:
+        return by_share(method(model, budget, text), budget)
+
+    return shared
+
+
+obs_layerwise = layerwise(one_shot.obs)
+taylor_element_layerwise = layerwise(one_shot.taylor_element)
+reap_uniform = layerwise(reap)
 
 
 def by_share(scores: Tensor, budget: Budget) -> Tensor:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,8 @@ def test_named_modules_and_files_exist(page: Path) -> None:
         stem = path.with_suffix(".py")
         function = path.parent.with_suffix(".py")  # package.module.function
         assert path.is_dir() or stem.exists() or function.exists(), name
+    for module, function_name in re.findall(r"\b(benchmarks(?:\.[a-z_]+)+):(\w+)", text):
+        assert hasattr(import_module(module), function_name), function_name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
