@@ -166,8 +166,8 @@ def bench_serve(
     """Serve every model and put every load on it.
 
     `vllm_arguments` go to every server. `on_record` gets the record so far after each model of the
-    first repetition, and after each further repetition. Raises InputError for what
-    cannot be served or loaded, and ChildError if vLLM fails.
+    first repetition, and after each further repetition. Raises InputError for what cannot be served
+    or loaded, and ChildError if vLLM fails.
     """
     from grasp_deploy.engine.serve import check_before_serving, free_port, running_server
 

@@ -111,10 +111,7 @@ def check_data_parallel(shape: ModelShape, tensor: int, copies: int) -> None:
 
 
 def check_pipeline_parallel(shape: ModelShape, size: int) -> None:
-    """Raise InputError if there are fewer layers than stages.
-
-    Or if vLLM's own variable does not deal out exactly these layers.
-    """
+    """Raise InputError unless there is a layer for each stage, or vLLM's variable deals all out."""
     layers = len(shape.layers)
     stated = os.environ.get(PARTITION)
     if stated is not None:
@@ -126,7 +123,7 @@ def check_pipeline_parallel(shape: ModelShape, size: int) -> None:
             f"{PARTITION}={stated!r:.60} does not deal {layers} layers to {size} pipeline stages: "
             "state so many numbers that add up to the layers, or unset it"
         )
-    if size > layers:
+    if not 1 <= size <= layers:
         raise InputError(
             f"{layers} layers make no {size} pipeline stages: take a size from 1 to {layers}"
         )
@@ -173,11 +170,14 @@ def check_vllm_runs(shape: ModelShape, platform: Platform, *, remote_code: bool 
         )
 
 
-def served_shape(shape: ModelShape, platform: Platform) -> ModelShape:
+def served_shape(shape: ModelShape, platform: Platform, asked: str | None = None) -> ModelShape:
     """The shape in the dtype that vLLM computes in: float32 on a CPU that imitates bfloat16.
 
-    There it reads a prompt seven times as fast. Elsewhere the dtype is that of the weights.
+    There it reads a prompt seven times as fast. Elsewhere the dtype is that of the weights, and
+    where `asked` names one, as `--dtype` does, that.
     """
+    if asked is not None:  # `auto` rounds float32 to two bytes too
+        return replace(shape, dtype="float32" if asked in ("float", "float32") else "bfloat16")
     can_change = shape.quantization is None and shape.linear is None
     if platform == "cpu" and shape.dtype == "bfloat16" and can_change:
         from grasp_deploy.checkpoint.cpu import IMITATED, bfloat16_rate  # help needs no torch

@@ -36,7 +36,6 @@ from grasp_deploy.files.memory import memory_bytes
 HOST = "127.0.0.1"
 PORT = 8000  # vLLM's own default
 CPU_CACHE_BYTES = 4 * 2**30
-FLOAT32 = ("float", "float32")  # vLLM's names
 GUARD = "grasp_deploy.engine.child"
 DRAIN_SECONDS = 20  # after SIGTERM; Kubernetes kills after 30
 EXIT_SECONDS = 4  # then, for vLLM's own end
@@ -275,8 +274,7 @@ def cache_flags(
     if platform != "cpu" or flags.sets_cache_size or os.environ.get(CACHE_VARIABLE):
         return []
     copies = flags.data_parallel_size  # each with room for a full context
-    available_bytes = memory_bytes(free=True) // (copies * servers)
-    cache_bytes = cpu_cache_bytes(directory, flags, available_bytes)
+    cache_bytes = cpu_cache_bytes(directory, flags, memory_bytes(free=True) // (copies * servers))
     return ["--kv-cache-memory-bytes", str(cache_bytes * copies // flags.workers)]
 
 
@@ -284,14 +282,9 @@ def cpu_cache_bytes(model: Path, flags: ServerFlags, available_bytes: int) -> in
     """Room for one full context and at least 4 GiB, but at most a quarter of the free memory."""
     config, shape = config_and_shape(model)
     tokens = flags.max_model_len or limits_of(config).max_position_embeddings or 0
-    if flags.dtype is None:
-        shape = served_shape(shape, "cpu")
-    else:  # of two bytes but for float32, for which `auto` takes one of two bytes too
-        shape = replace(shape, dtype="float32" if flags.dtype in FLOAT32 else "bfloat16")
-    wanted = max(
-        CPU_CACHE_BYTES, shape.state_bytes_per_sequence + tokens * shape.kv_bytes_per_token()
-    )
-    return min(wanted, available_bytes // 4)
+    served = served_shape(shape, "cpu", flags.dtype)
+    wanted = served.state_bytes_per_sequence + tokens * served.kv_bytes_per_token()
+    return min(max(CPU_CACHE_BYTES, wanted), available_bytes // 4)
 
 
 def _check_gpu() -> None:

@@ -82,8 +82,9 @@ def test_stages_are_those_that_vllm_can_deal(monkeypatch: pytest.MonkeyPatch) ->
     shape = shape_of(*[(8, 64)] * 8)
     for size in (1, 3, 8):
         check_pipeline_parallel(shape, size)
-    with pytest.raises(InputError, match="8 layers make no 9 pipeline stages"):
-        check_pipeline_parallel(shape, 9)
+    for size in (0, 9):
+        with pytest.raises(InputError, match=f"8 layers make no {size} pipeline stages"):
+            check_pipeline_parallel(shape, size)
     monkeypatch.setenv("VLLM_PP_LAYER_PARTITION", " 8,0")
     check_pipeline_parallel(shape, 2)
     for layers, size in ((8, 1), (8, 3), (7, 2)):

@@ -98,6 +98,31 @@ def test_from_the_command_to_the_card(
     assert "quality.json" in json.loads((checkpoint / "manifest.json").read_text())["sha256"]
 
 
+def test_calibration_text_under_another_name_does_not_count(
+    checkpoint: Path, demo_text: tuple[Path, Path], work: Path
+) -> None:
+    shutil.copyfile(demo_text[0], work / "other.jsonl")
+    data = ("--data", "mine=other.jsonl", "--data", demo_text[1])
+    quality = document("evaluate", "card", checkpoint, *SMALL, *data, "--json")
+    mine, heldout = quality["corpora"]
+    assert (mine["calibrated_on"], mine["calibrated_on_share"]) == (True, 1.0)
+    assert not heldout["calibrated_on"] and heldout["calibrated_on_share"] < 0.01
+    assert quality["verdict"]["sentence"].count("on mine") == 0
+    assert "| mine† |" in (checkpoint / "README.md").read_text()
+
+
+def test_other_text_of_the_same_name_counts_as_in_a_comparison(
+    checkpoint: Path, demo_text: tuple[Path, Path], demo_model: Path, work: Path
+) -> None:
+    shutil.copyfile(demo_text[1], work / demo_text[0].name)
+    data = ("--data", demo_text[0].name, *SMALL, "--json")
+    quality = document("evaluate", "card", checkpoint, *data)
+    (row,) = quality["corpora"]
+    _, cell = document("evaluate", "compare", demo_model, checkpoint, *data)["cells"]
+    assert row["calibrated_on_share"] == cell["calibrated_on_share"] < 0.01
+    assert not row["calibrated_on"] and "on calibration.jsonl" in quality["verdict"]["sentence"]
+
+
 def test_a_folder_that_somebody_writes_is_not_measured(
     pruned: Path, other: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

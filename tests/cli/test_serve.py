@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import torch
 
 from grasp_deploy.checkpoint.read.source import resolve_model
 from grasp_deploy.cli.deploy import default_output
@@ -93,14 +94,19 @@ def test_a_hub_id_is_served_at_its_revision_under_its_own_name(
     assert_refused(grasp_deploy("serve", tiny_folder, "--revision", "v1"), "leave --revision out")
 
 
-def test_up_refuses_a_port_in_use_before_it_compresses(
+def test_up_refuses_a_port_in_use_heads_and_no_gpu_before_it_compresses(
     tiny_folder: Path, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend(monkeypatch, lambda _: "0.32.0+cpu")
+    save_tiny("llama", Path("narrow"), head_dim=16)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = ("--", "--port", str(server.getsockname()[1]))
         assert_refused(grasp_deploy("up", tiny_folder, *TEXT, *port), "is in use")
-    assert [path.name for path in work.iterdir()] == ["text.txt"]
+    assert_refused(grasp_deploy("up", "narrow", *TEXT, *port), "heads are 16 wide")
+    pretend(monkeypatch, lambda _: "0.32.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert_refused(grasp_deploy("up", tiny_folder, *TEXT, *port), "needs a GPU")
+    assert sorted(path.name for path in work.iterdir()) == ["narrow", "text.txt"]
 
 
 @needs_vllm

@@ -146,6 +146,9 @@ def test_the_app_checks_a_folder_as_serve_does(
     ):
         with pytest.raises(InputError, match=culprit):
             made(**engine)
+    save_tiny("llama", tmp_path, head_dim=16)
+    with pytest.raises(InputError, match="heads are 16 wide"):
+        made()
 
 
 def post(url: str, stream: bool) -> list[dict[str, Any]]:

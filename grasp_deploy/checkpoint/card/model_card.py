@@ -174,8 +174,8 @@ def what_it_learnt_from(provenance: Mapping[str, Any]) -> str:
     calibration, losses = provenance["calibration"], provenance["losses"]
     text = f"Calibrated{computed} on {_sequences(calibration)}."
     if losses["heldout_pruned"] is not None:
-        predicted = calibration["sequence_length"] - 1  # tokens of a sequence that its loss counts
-        tokens = calibration.get("heldout_sequences", 0) * predicted
+        # The loss of a sequence is that of all tokens but its first.
+        tokens = calibration.get("heldout_sequences", 0) * (calibration["sequence_length"] - 1)
         text += (
             f" On {tokens:,} held-out tokens the loss went from {losses['heldout_dense']:.4f} to "
             f"{losses['heldout_pruned']:.4f} nats per token{few(tokens)}."
@@ -184,9 +184,8 @@ def what_it_learnt_from(provenance: Mapping[str, Any]) -> str:
         f"Recovered by the dense model's predictions on {healing['tokens']:,} tokens: "
         f"{_sequences(healing['text'])}, counted each time that they were read. On text that "
         "this recovery held out the divergence from the dense model went from "
-        f"{healing['divergence_before']:.4f} to "
-        f"{healing['divergence_after']:.4f} nats per token, and the loss to "
-        f"{healing['loss_after']:.4f}."
+        f"{healing['divergence_before']:.4f} to {healing['divergence_after']:.4f} nats per token, "
+        f"and the loss to {healing['loss_after']:.4f}."
         for healing in provenance.get("healing", [])
     ]
     return " ".join([text, *healed, ADVICE])
