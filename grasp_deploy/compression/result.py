@@ -129,8 +129,8 @@ def beyond(plan: Plan, bound_nats: float) -> str:
     if max(excess, 0.0) + error <= bound_nats:
         return ""
     return (
-        f"costs {excess:+.4f} ± {error:.4f} nats per token on held-out text, over the bound of "
-        f"{bound_nats:.4g}"
+        f"costs {excess:+.4f} ± {error:.4f} nats per token on held-out text; with that error, and "
+        f"a gain counted as no loss, it is over the bound of {bound_nats:.4g}"
     )
 
 

@@ -11,7 +11,10 @@ from torch import Tensor, nn
 from grasp_deploy.pruning.layout import device_of
 from grasp_deploy.pruning.team import ALONE, Team
 
-OVERFLOW = "the model overflows in this dtype or its weights are damaged; try --dtype float32"
+OVERFLOW = (
+    "the model overflows in this dtype, its weights are damaged, or an option is far from its "
+    "default; try --dtype float32, and the defaults"
+)
 
 
 class LossError(ValueError):

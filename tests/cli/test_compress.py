@@ -80,7 +80,12 @@ def test_what_a_bound_a_family_and_a_recovery_came_to(
     config = CompressConfig("model", keep=0.6)
     text = said(print_compressed, {**record, "bound": bound}, config)
     costs = "bound of 0.3000 nats: keep 0.6 costs +0.2500 ± 0.0100 nats per token on it; "
-    assert f"{costs}keep 0.55 would have cost +0.5000 ± 0.0200 nats per token" in text
+    few = " (so few tokens tell little)"
+    assert f"{costs}keep 0.55 would have cost +0.5000 ± 0.0200 nats per token{few}" in text
+    noisy = {**record, "bound": {**bound, "next": {**step, "excess": -0.1, "excess_error": 0.5}}}
+    assert f"-0.1000 ± 0.5000 nats per token, over it with that error{few}" in said(
+        print_compressed, noisy, config
+    )
     last = {**record, "bound": {**bound, "next": None}}
     assert f"{costs}no smaller budget is possible" in said(print_compressed, last, config)
 
