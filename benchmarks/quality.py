@@ -21,6 +21,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from benchmarks.common import output
+from benchmarks.common.models import calibration_hashes
 from benchmarks.study.bench import Bench, Variant
 from benchmarks.study.options import add_study_options, corpora_of, keeps_and_seeds, settings_of
 from benchmarks.study.record import new_study
@@ -150,11 +151,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         settings = settings_of(options, folder)
         bench = Bench(options, corpora_of(options, folder), tasks)
         # The embedded model's text lies elsewhere each run.
-        calibration = ", ".join(options.calibration or ["the embedded model's"])
+        named = ", ".join(options.calibration or ["the embedded model's"])
+        calibration = {"calibration": named, "calibration_hashes": calibration_hashes(settings)}
         study = new_study(
             options.study,
             output.command_of("quality", arguments),
-            {**settings, "calibration": calibration, **recorded(tasks)},
+            {**settings, **calibration, **recorded(tasks)},
             bench.dense,
             bench.dense_layers,
         )

@@ -3,8 +3,9 @@
 import argparse
 import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from grasp_deploy.compression.compress import compress
 from grasp_deploy.compression.prepare import prepare
@@ -13,9 +14,11 @@ from grasp_deploy.compression.run_options import RunOptions
 from grasp_deploy.compression.synthesize import synthesize
 from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.rules import own_texts
+from grasp_deploy.data import calibration_sources
 from grasp_deploy.demo.run import MODEL as MODEL
 from grasp_deploy.demo.run import write_text
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.disk import sha256
 
 SEQUENCE_LENGTH, BATCH_SIZE = 256, 4
 NO_OWN = "self=0"
@@ -36,6 +39,13 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 def calibration_of(options: argparse.Namespace, work: Path) -> tuple[str, ...]:
     """The calibration text of a study: what --calibration names, and nothing beside it."""
     return alone(options.calibration or [str(demo_texts(work)[0])])
+
+
+def calibration_hashes(settings: Mapping[str, Any]) -> list[str]:
+    """SHA-256 of each local file that is calibrated on, of prompts too; others go by name."""
+    sources = calibration_sources(settings["calibration"], settings["calibration_split"])
+    paths = [Path((source.prompts or source).what) for source in sources if source.is_local]
+    return [sha256(path) for path in paths if path.is_file()]
 
 
 def alone(texts: Sequence[str]) -> tuple[str, ...]:

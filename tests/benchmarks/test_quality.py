@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import quality
+from benchmarks.common.models import calibration_hashes
 from benchmarks.study.record import Study, read_study
 from grasp_deploy.errors import InputError
+from grasp_deploy.files.disk import sha256
 from grasp_deploy.files.record import write_record
 from tests.benchmarks.commands import refused
 from tests.evaluate.tasks.tiny_tasks import needs_lm_eval, write_items
@@ -100,6 +102,18 @@ def test_what_another_study_has_measured_is_taken_from_it(
     (both,) = read_study(targets).rows
     both.variant = "default"
     assert known == both, "seconds and all"
+
+
+def test_a_file_that_was_calibrated_on_is_another(inputs: list[str], tmp_path: Path) -> None:
+    text, path = tmp_path / "text.txt", tmp_path / "record.json"
+    text.write_bytes(Path(inputs[inputs.index("--calibration") + 1]).read_bytes())
+    given = [*inputs, "--calibration", str(text)]
+    run("targets", path, given, "--variants", "both")
+    text.write_text(text.read_text().upper())
+    with pytest.raises(InputError, match=r"was measured with calibration_hashes \['.*, not \['"):
+        run("targets", path, given)
+    prompts = {"calibration": ("c4", f"self:{text}@[:5]=0.5"), "calibration_split": None}
+    assert calibration_hashes(prompts) == [sha256(text)]
 
 
 def test_a_study_of_recovery(inputs: list[str], tmp_path: Path) -> None:
