@@ -1,9 +1,10 @@
 r"""Cost and benefit in quality of each choice in the method.
 
 One study at a time: every variant is compressed under the same budgets and measured on the same
-held-out text. The record is written after each row. A record of the same study, settings and text
-is continued: what it has is not measured twice, nor what a record of another study has under the
-same options, if it is named with --known. Draw records with `python -m benchmarks.report`.
+held-out text. The record is written after each row. A record of the same study, settings, texts,
+releases and machine is continued: what it has is not measured twice. Nor is what such a record of
+another study, named with --known, has under the same options. Draw records with
+`python -m benchmarks.report`.
 
     python -m benchmarks.quality methods --model ../shared/models/ref-llama-7m \
         --calibration ../shared/data/c4/c4_sample.jsonl --calibration-split 'train[:900]' \

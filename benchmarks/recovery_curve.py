@@ -2,7 +2,8 @@
 
 Each number of tokens is a run of its own, whose learning rate falls to 0 at its end. Kinds of text
 and tasks are those of `benchmarks.quality`. The record is written after each run, and a record of
-the same settings is continued. Runs of one process share what the dense model writes.
+the same settings, releases and machine is continued. Runs of one process share what the dense model
+writes.
 
     python -m benchmarks.recovery_curve run smaller-0.8 smaller-0.6 --tokens 0,250000,1000000 \
         --model build/models/smollm2-135m --evaluate wikitext2=wiki.test.raw --output curve.json
@@ -27,7 +28,7 @@ from benchmarks.study.bench import Bench, loaded
 from benchmarks.study.options import corpora_of
 from benchmarks.study.own_text import shared_own_text
 from benchmarks.study.record import Accuracy, Perplexities
-from benchmarks.study.rows import changed, other_text
+from benchmarks.study.rows import changed, joined, other_run, other_text
 from benchmarks.study.tasks import accuracies, add_task_options, recorded, task_settings_of
 from grasp_deploy.checkpoint.card.model_card import intact_plan
 from grasp_deploy.checkpoint.plan import PLAN_FILE, load_plan
@@ -74,6 +75,9 @@ class Row(Struct):
 class Curve(Struct):
     """The record."""
 
+    command: str
+    machine: dict[str, Any]
+    versions: dict[str, str]
     settings: dict[str, Any]
     dense_perplexity: Perplexities
     rows: Annotated[list[Row], Meta(min_length=1)]
@@ -167,6 +171,10 @@ def measure(options: argparse.Namespace, arguments: Sequence[str] | None) -> dic
         )
         if options.output is not None and options.output.exists():
             record["rows"] = rows_of(options.output, settings, bench.dense, options.plans)
+            earlier = curve_of(options.output)
+            if change := other_run(earlier, record):
+                raise InputError(f"{options.output} {change}: name another file as --output")
+            record["command"] = joined(earlier["command"], record["command"])
         for folder, count in itertools.product(options.checkpoints, tokens):
             now = identity(options, folder, count)
             if not any(now.items() <= row.items() for row in record["rows"]):

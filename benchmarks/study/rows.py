@@ -15,6 +15,7 @@ from grasp_deploy.errors import InputError
 SAME_TEXT = 1e-4  # relative: other threads change a perplexity by less, other text by more
 ALIKE_TEXT = 0.05  # relative: other numbers of blocks of a text change it by less
 SAME_ITEMS = 0.01  # other threads may change an item or two of an accuracy
+RELEASES = ("grasp_deploy", "torch", "transformers")  # those that decide figures
 Key = tuple[str, float, int]  # options as text, budget, seed
 
 
@@ -35,14 +36,16 @@ def continue_earlier(
     """Take the rows and the dense model's accuracies that an earlier run left.
 
     `options` are those of each variant as it would be measured now. InputError if the earlier run
-    measured under other conditions.
+    measured under other conditions, with another release or on another machine.
     """
     if output is None or not output.exists():
         return
     check_title(output, study.study)
     earlier = read_study(output)
-    if difference := _difference(earlier, study) or _other_options(earlier.rows, options):
+    difference = _difference(earlier, study) or other_run(earlier.as_record(), study.as_record())
+    if difference := difference or _other_options(earlier.rows, options):
         raise InputError(f"{output} {difference}: name another file as --output, or remove it")
+    study.command = joined(earlier.command, study.command)
     study.rows = earlier.rows
     study.dense_tasks, study.dense_task_average = earlier.dense_tasks, earlier.dense_task_average
 
@@ -52,7 +55,8 @@ def rows_of_others(paths: Sequence[Path], study: Study) -> dict[Key, Row]:
     rows: dict[Key, Row] = {}
     for path in paths:
         other = read_study(path)
-        if difference := _difference(other, study):
+        difference = _difference(other, study) or other_run(other.as_record(), study.as_record())
+        if difference:
             raise InputError(f"{path} {difference}: leave it out of --known")
         for row in other.rows:
             rows |= by_key(row)
@@ -109,6 +113,21 @@ def _difference(earlier: Study, study: Study) -> str:
     if now and not _alike(before, now, abs_tol=SAME_ITEMS):
         return f"has the dense accuracies {_listed(before)}, not {_listed(now)}"
     return ""
+
+
+def other_run(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """How releases or machines differ, which a record states once for all its rows, else empty."""
+    had, has = (
+        {name: of["versions"][name] for name in RELEASES if name in of["versions"]} | of["machine"]
+        for of in (before, now)
+    )
+    change = changed(had, has)
+    return change and f"was measured with {change}"
+
+
+def joined(before: str, now: str) -> str:
+    """The commands that make the rows of both runs, one after the other."""
+    return before if now in before.split(" && ") else f"{before} && {now}"
 
 
 def other_text(before: Mapping[str, float], now: Mapping[str, float]) -> str:

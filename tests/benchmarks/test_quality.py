@@ -10,6 +10,7 @@ import pytest
 from benchmarks import quality
 from benchmarks.common.models import calibration_hashes
 from benchmarks.study.record import Study, read_study
+from benchmarks.study.rows import joined
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import sha256
 from grasp_deploy.files.record import write_record
@@ -43,6 +44,8 @@ def test_a_study_is_continued_where_its_record_ends(
     assert study.settings["calibration"] == text
     assert [row.variant for row in study.rows] == ["both", "kv", "ffn"], "as named"
     assert study.rows[0] == first, "seconds and all: it was not measured twice"
+    assert study.command.startswith(f"{read_study(targets).command} && python -m benchmarks.")
+    assert joined(study.command, study.command.split(" && ")[1]) == study.command, "named once"
     assert "Perplexity by budget" in capsys.readouterr().out
     for row in study.rows:
         assert row.kept_cost_share <= 0.6
@@ -78,8 +81,10 @@ def test_one_ranking_of_experts_differs_from_equal_numbers(
 def test_rows_measured_otherwise_are_not_continued(
     targets: Path, inputs: list[str], tmp_path: Path
 ) -> None:
-    path = tmp_path / "record.json"
+    path, versions = tmp_path / "record.json", read_study(targets).versions
     for key, value, words in (
+        ("machine", {"processor": "Another"}, "measured with processor 'Another', not "),
+        ("versions", {**versions, "torch": "1.0"}, "with torch '1.0', not .*: name another file"),
         ("settings", {"sequences": 9}, "was measured with model none, not "),
         ("dense_perplexity", {"held-out": 9.0}, "has the dense perplexities held-out 9, not "),
         ("rows", [], "has 'both' measured with rounds 9, not 5"),

@@ -127,6 +127,11 @@ def test_recovery_curve(
     record_now = json.loads(record.read_text())
     rows, settings = record_now["rows"], record_now["settings"]
     assert [row["tokens"] for row in rows] == [512, 0, 768, 256]
+    assert record_now["command"].count(" && ") == 1, "of both runs"
+    record.write_text(json.dumps({**record_now, "machine": {}}))
+    with pytest.raises(InputError, match="was measured with processor none, not"):
+        recovery_curve.main([*words, "--tokens", "0"])
+    record.write_text(json.dumps(record_now))
     assert (settings["evaluation_blocks"], settings["sequence_length"]) == ("2", "64"), "of --smoke"
     written = read_tensors(own, "")[0]["token_ids"]
     assert len(first) == 8 and len(written) == 12 and written[:8].equal(first)
