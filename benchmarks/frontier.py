@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec import convert
 from rich.table import Table
 
 from benchmarks.common.output import check_positive, new_parser, run_command, write_png
+from grasp_deploy.checkpoint.footprint import RecordModel
 from grasp_deploy.cli.console import stdout
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.compare import CompareRecord
@@ -41,9 +43,17 @@ class Point(NamedTuple):
 def points_of(compared: CompareRecord, tasks: Sequence[Path], tokens: int) -> list[Point]:
     """A point for each model of a comparison; accuracies, by name, over the tasks of all records.
 
-    Raises InputError unless all models that ran tasks ran the same ones, each once.
+    Raises InputError unless all models that ran tasks are of the comparison, and ran the same ones,
+    each once.
     """
-    cells = [cell for path in tasks for cell in read_tasks_record(path)["cells"]]
+    records = [read_tasks_record(path) for path in tasks]
+    for model in convert([m for record in records for m in record["models"]], list[RecordModel]):
+        if model not in compared.models:
+            raise InputError(
+                f"{model.name} of the records of tasks is not in the comparison, or has another "
+                "footprint there: name records of the same models"
+            )
+    cells = [cell for record in records for cell in record["cells"]]
     by_model = grouped(cells, lambda cell: cell["model"])
     ran = [sorted(cell["task"] for cell in of_model) for of_model in by_model]
     if any(names != sorted(set(ran[0])) for names in ran):

@@ -56,3 +56,16 @@ def test_accuracies_of_a_frontier_are_over_the_tasks_of_all_records(
     for other in (words[1], str(alone)):
         with pytest.raises(InputError, match="differ in a model's tasks, or repeat one"):
             frontier.main([*words[:2], other])
+
+
+def test_accuracies_of_another_model_are_refused(tmp_path: Path) -> None:
+    compared = str(RESULTS / "frontier-smollm2-135m-cpu.json")
+    whole = json.loads((RESULTS / "frontier-tasks-smollm2-135m-cpu.json").read_text())
+    path, (first, *_, last) = tmp_path / "tasks.json", whole["models"]
+    for had, has, words in (
+        (last, {**last, "footprint": first["footprint"]}, "w4a16 of .* or has another footprint"),
+        ("recovered-fp8", "recovered-fp4", "recovered-fp4 of .* is not in the comparison"),
+    ):
+        path.write_text(json.dumps(whole).replace(json.dumps(had), json.dumps(has)))
+        with pytest.raises(InputError, match=words):
+            frontier.main([compared, str(path)])
