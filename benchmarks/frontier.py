@@ -25,6 +25,7 @@ from grasp_deploy.report.section import REMEDY
 from grasp_deploy.stats.wording import grouped, percent, plus_minus
 
 MIB = 2**20
+ALIKE = ("metric", "num_fewshot", "prompts_sha256")  # of a task, if items are the same
 
 
 class Point(NamedTuple):
@@ -43,8 +44,8 @@ class Point(NamedTuple):
 def points_of(compared: CompareRecord, tasks: Sequence[Path], tokens: int) -> list[Point]:
     """A point for each model of a comparison; accuracies, by name, over the tasks of all records.
 
-    Raises InputError unless all models that ran tasks are of the comparison, and ran the same ones,
-    each once.
+    Raises InputError unless all models that ran tasks are of the comparison, and ran the same
+    items of the same ones, each once.
     """
     records = [read_tasks_record(path) for path in tasks]
     for model in convert([m for record in records for m in record["models"]], list[RecordModel]):
@@ -55,9 +56,12 @@ def points_of(compared: CompareRecord, tasks: Sequence[Path], tokens: int) -> li
             )
     cells = [cell for record in records for cell in record["cells"]]
     by_model = grouped(cells, lambda cell: cell["model"])
-    ran = [sorted(cell["task"] for cell in of_model) for of_model in by_model]
-    if any(names != sorted(set(ran[0])) for names in ran):
-        raise InputError("the records of tasks differ in a model's tasks, or repeat one: drop some")
+    ran = [{cell["task"]: [cell[key] for key in ALIKE] for cell in of} for of in by_model]
+    if any(alike != ran[0] for alike in ran) or sum(map(len, ran)) < len(cells):
+        raise InputError(
+            "the records of tasks differ in a model's tasks, or repeat one, or have other metrics, "
+            "shots or prompts of one: drop some"
+        )
     accuracies = {of_model[0]["model"]: average(of_model) for of_model in by_model}
     names, points = [model.name for model in compared.models], []
     for model, point in zip(compared.models, compared.points, strict=True):

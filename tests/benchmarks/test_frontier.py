@@ -58,11 +58,12 @@ def test_accuracies_of_a_frontier_are_over_the_tasks_of_all_records(
             frontier.main([*words[:2], other])
 
 
-def test_accuracies_of_another_model_are_refused(tmp_path: Path) -> None:
+def test_accuracies_of_another_model_or_on_other_items_are_refused(tmp_path: Path) -> None:
     compared = str(RESULTS / "frontier-smollm2-135m-cpu.json")
     whole = json.loads((RESULTS / "frontier-tasks-smollm2-135m-cpu.json").read_text())
-    path, (first, *_, last) = tmp_path / "tasks.json", whole["models"]
+    path, (first, *_, last), cell = tmp_path / "tasks.json", whole["models"], whole["cells"][-1]
     for had, has, words in (
+        (cell, {**cell, "prompts_sha256": "0"}, "other metrics, shots or prompts of one"),
         (last, {**last, "footprint": first["footprint"]}, "w4a16 of .* or has another footprint"),
         ("recovered-fp8", "recovered-fp4", "recovered-fp4 of .* is not in the comparison"),
     ):
