@@ -79,7 +79,7 @@ def obs_scores(
         for segment, alone in enumerate(losses)
     ]
     for segment, gram in text.team.take_turns(_grams(model, counted, scored)):
-        moments = correlated(gradients[segment], losses[segment], gram)
+        moments = _correlated(gradients[segment], losses[segment], gram)
         scores[segment] = losses_one_by_one(gram, moments, removable_of[segment])
     flat = torch.cat(scores)
     text.team.add_up(flat)  # each segment's are zero but in one process
@@ -106,9 +106,9 @@ def _gradient_moments(
         moments[segment] = zeros(len(losses[segment]), width, width)
 
     def add(segment: int, x: Tensor, gradient: Tensor) -> None:
-        units, width, _ = moments[segment].shape
+        count, width, _ = moments[segment].shape
         moments[segment] += _products(gradient, width)
-        products = (x.float() * gradient.float()).reshape(-1, units, width)
+        products = (x.float() * gradient.float()).reshape(-1, count, width)
         losses[segment] += products.sum(-1).square().sum(0) / 2
 
     def track(segment: int, x: Tensor) -> Tensor:
@@ -136,11 +136,11 @@ def _gradient_moments(
     sums = [*moments.values(), *losses]
     text.team.add_up(*sums)
     for tensor in sums:
-        tensor /= text.sequences.numel()
+        tensor.div_(text.sequences.numel())
     return moments, losses
 
 
-def correlated(moments: Tensor, losses: Tensor, gram: Tensor) -> Tensor:
+def _correlated(moments: Tensor, losses: Tensor, gram: Tensor) -> Tensor:
     """`(n, w, w)` second moments of gradients, so that alone a unit costs its `(n,)` losses."""
     units, width = moments.shape[:2]
     blocks = gram.view(units, width, units, width).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
