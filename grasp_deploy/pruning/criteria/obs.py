@@ -1,14 +1,12 @@
 """The optimal brain surgeon's loss: the cost of removing a unit once the others make up for it.
 
 Removing a unit's columns of `down_proj` or `o_proj` loses that part of its inputs which the other
-columns cannot predict. To second order it costs
+columns cannot predict. To second order, with inputs and gradients assumed independent, it costs
 
     ½ tr(S C)    S   second moments of a unit's inputs, given those of all units that are left
-                 C   second moments of the loss's gradient at these inputs, times r
-                 r   mean of (x·g)² over what it were if inputs x and gradients g were independent
+                 C   second moments of the loss's gradient at these inputs
 
-in nats per token. Without r the last layers look too cheap: their gradients are large where their
-inputs are. C stays that of the present weights, which rounds renew. Hassibi and Stork (1993)
+in nats per token. C stays that of the present weights, which rounds renew. Hassibi and Stork (1993)
 for single weights; the Fisher information in two factors, for whole structures of a language model,
 as in LLM Surgeon (van der Ouderaa et al. 2024). A KV group is a block of `G·D` columns, an FFN
 channel one of a single column.
@@ -28,7 +26,6 @@ use are brought up to date, and the rest after it.
 
 from collections.abc import Container, Iterator
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -73,14 +70,13 @@ def obs_scores(
     total = len(text.sequences) + len(scored)
     counted = replace(text, on_batch=lambda done, _sequences: text.on_batch(done, total))
 
-    gradients, losses = _gradient_moments(model, units, counted)
-    scores = [
-        torch.zeros_like(alone) if segment in linears else alone  # experts predict no other
-        for segment, alone in enumerate(losses)
+    gradients = _gradient_moments(model, units, counted)
+    scores = [  # those of experts are losses already
+        moments.new_zeros(len(moments)) if segment in linears else moments
+        for segment, moments in enumerate(gradients)
     ]
     for segment, gram in text.team.take_turns(_grams(model, counted, scored)):
-        moments = _correlated(gradients[segment], losses[segment], gram)
-        scores[segment] = losses_one_by_one(gram, moments, removable_of[segment])
+        scores[segment] = losses_one_by_one(gram, gradients[segment], removable_of[segment])
     flat = torch.cat(scores)
     text.team.add_up(flat)  # each segment's are zero but in one process
     if not bool(flat.isfinite().all()):
@@ -88,38 +84,30 @@ def obs_scores(
     return flat
 
 
-def _gradient_moments(
-    model: nn.Module, units: UnitTable, text: CalibrationText
-) -> tuple[dict[int, Tensor], list[Tensor]]:
-    """Second moments of the gradients at units' columns, and what each unit alone would cost.
+def _gradient_moments(model: nn.Module, units: UnitTable, text: CalibrationText) -> list[Tensor]:
+    """`(units, w, w)` mean products over tokens of the gradients at the units' columns, by segment.
 
-    The first are `(units, w, w)` means over tokens, by segment; experts have none. The second are
-    the `(units,)` losses `½ E[(x·g)²]` if no other made up for a unit. Gradients are those of the
-    summed loss of a token's sequence, in nats.
+    The gradients are those of the summed loss of a token's sequence, in nats. For experts these are
+    `(units,)` mean losses instead.
     """
     linears, choosing = output_projections(model), routers(model)
-    zeros = partial(torch.zeros, device=device_of(model), dtype=torch.float64)
-    losses = [zeros(size) for size in units.segment_sizes]
-    moments = {}
-    for segment, linear in linears.items():
-        width = linear.in_features // len(losses[segment])
-        moments[segment] = zeros(len(losses[segment]), width, width)
+    moments = []
+    for segment, size in enumerate(units.segment_sizes):
+        width = linears[segment].in_features // size if segment in linears else 0
+        shape = (size, width, width) if width else (size,)
+        moments.append(torch.zeros(shape, device=device_of(model), dtype=torch.float64))
 
-    def add(segment: int, x: Tensor, gradient: Tensor) -> None:
-        count, width, _ = moments[segment].shape
-        moments[segment] += _products(gradient, width)
-        products = (x.float() * gradient.float()).reshape(-1, count, width)
-        losses[segment] += products.sum(-1).square().sum(0) / 2
+    def add(segment: int, gradient: Tensor) -> None:
+        moments[segment] += _products(gradient, moments[segment].shape[-1])
 
     def track(segment: int, x: Tensor) -> Tensor:
         x = x if x.requires_grad else x.detach().requires_grad_()
-        values = x.detach()  # a hook that held `x` itself would keep it alive
-        x.register_hook(lambda gradient: add(segment, values, gradient))
+        x.register_hook(lambda gradient: add(segment, gradient))
         return x
 
     def await_gradient(segment: int, experts: nn.Module, hidden: Tensor, output: Tensor) -> None:
         def add_losses(gradient: Tensor) -> None:
-            losses[segment] += removal_losses(choosing[segment], experts, hidden, gradient)
+            moments[segment] += removal_losses(choosing[segment], experts, hidden, gradient)
 
         if output.requires_grad:  # else it is `removal_losses` that calls the experts
             output.register_hook(add_losses)
@@ -133,20 +121,8 @@ def _gradient_moments(
     with on_inputs(linears, track), installed(awaited):
         for batch, loss in text.losses(model, "obs"):
             (loss * batch[:, 1:].numel()).backward()
-    sums = [*moments.values(), *losses]
-    text.team.add_up(*sums)
-    for tensor in sums:
-        tensor.div_(text.sequences.numel())
-    return moments, losses
-
-
-def _correlated(moments: Tensor, losses: Tensor, gram: Tensor) -> Tensor:
-    """`(n, w, w)` second moments of gradients, so that alone a unit costs its `(n,)` losses."""
-    units, width = moments.shape[:2]
-    blocks = gram.view(units, width, units, width).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
-    if_independent = (blocks * moments).sum((1, 2)) / 2
-    ratio = losses / if_independent.where(if_independent > 0, 1)  # a unit that is always 0
-    return moments * ratio[:, None, None]
+    text.team.add_up(*moments)
+    return [moment / text.sequences.numel() for moment in moments]
 
 
 def _products(gradients: Tensor, width: int) -> Tensor:
