@@ -53,8 +53,8 @@ def models_of(options: argparse.Namespace, work: Path) -> list[BenchModel]:
 
 def layers_of(path: Path) -> list[tuple[str, list[LayerShape]]]:
     """Name and layers of each model but the first in a record of a bench."""
-    footprints = typed(read_record(path), ThroughputRecord, path, "name another").footprints
-    return [(name, footprint.layers) for name, footprint in footprints.items()][1:]
+    record = typed(read_record(path), ThroughputRecord, path, "name another")
+    return [(model.name, model.footprint.layers) for model in record.models[1:]]
 
 
 def write_layers(model: Path, name: str, layers: Sequence[LayerShape], work: Path) -> Path:

@@ -3,21 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from grasp_deploy.bench.record import (
-    BenchCell,
-    BenchRecord,
-    OnRecord,
-    PositiveCount,
-    check_positions,
-    check_room,
-)
+from grasp_deploy.bench.record import BenchCell, BenchRecord, OnRecord, PositiveCount, check_room
 from grasp_deploy.checkpoint.footprint import BATCHED_TOKENS, Load
 from grasp_deploy.checkpoint.limits import BLOCK_TOKENS, found_platform, installed_platform
 from grasp_deploy.checkpoint.read.source import fewest_positions
-from grasp_deploy.config.option import BENCH_DTYPE_HELP, BENCH_SEED_HELP, Count, Seed, option
+from grasp_deploy.config.option import BENCH_DTYPE_HELP, BENCH_SEED_HELP, Count, Dtype, Seed, option
 from grasp_deploy.engine.offline import KvCapacity, measured_capacity, predict_capacity
 from grasp_deploy.errors import InputError
-from grasp_deploy.evaluate.models import BenchModel, model_folder
+from grasp_deploy.evaluate.models import BenchModel, check_positions, model_folder
 from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counter
 from grasp_deploy.files.sizes import format_bytes, parse_bytes
 
@@ -40,7 +33,7 @@ class KvSettings:
         flag="--context",
     )
     predict_only: bool = option("Predict without starting vLLM.", False)
-    dtype: str = option(BENCH_DTYPE_HELP, "auto")  # recorded only: the models' shapes have it
+    dtype: Dtype = option(BENCH_DTYPE_HELP, "auto")  # recorded only: the models' shapes have it
     seed: Seed = option(BENCH_SEED_HELP, 0)
     block_tokens: int = 16  # this and the next: filled in for the record
     random_weights: bool = False

@@ -5,19 +5,12 @@ from dataclasses import dataclass, replace
 
 from msgspec import Struct
 
-from grasp_deploy.bench.record import (
-    BenchCell,
-    BenchRecord,
-    Count,
-    OnRecord,
-    PositiveCount,
-    check_positions,
-)
+from grasp_deploy.bench.record import BenchCell, BenchRecord, Count, OnRecord, PositiveCount
 from grasp_deploy.checkpoint.read.source import fewest_positions
-from grasp_deploy.config.option import BENCH_DTYPE_HELP, option
+from grasp_deploy.config.option import BENCH_DTYPE_HELP, Dtype, option
 from grasp_deploy.config.option import Count as CountOption
 from grasp_deploy.errors import InputError
-from grasp_deploy.evaluate.models import BenchModel
+from grasp_deploy.evaluate.models import BenchModel, check_positions
 from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counter
 from grasp_deploy.stats.wording import listed
 
@@ -35,7 +28,7 @@ class MemorySettings:
     )
     batch: CountOption = option("Prompts in a prefill.", 4)
     device: str = option("auto, cuda, cuda:1, ...; cpu: predict only.", "auto")
-    dtype: str = option(BENCH_DTYPE_HELP, "auto")  # recorded only: the models' shapes have it
+    dtype: Dtype = option(BENCH_DTYPE_HELP, "auto")  # recorded only: the models' shapes have it
     random_weights: bool = False  # filled in for the record
 
 

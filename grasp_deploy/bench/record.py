@@ -5,9 +5,7 @@ from typing import Annotated, Any, Generic, Self, TypeVar
 
 from msgspec import Meta, Struct
 
-from grasp_deploy.checkpoint import limits
-from grasp_deploy.checkpoint.footprint import Footprint, RecordModel, footprint
-from grasp_deploy.checkpoint.format.shapes import read_config
+from grasp_deploy.checkpoint.footprint import RecordModel, footprint
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.models import BenchModel
 from grasp_deploy.files.memory import memory_bytes
@@ -104,11 +102,6 @@ class BenchRecord(Struct, Generic[Settings, Cell], kw_only=True):
         """Name of the first model."""
         return self.models[0].name
 
-    @property
-    def footprints(self) -> dict[str, Footprint]:
-        """Footprint of each model, by its name."""
-        return {model.name: model.footprint for model in self.models}
-
     def dense_cell(self, cell: Cell) -> Cell | None:
         """The first model's cell at the same point; None if that is `cell` itself or missing."""
         point = (self.baseline, cell.point)
@@ -119,12 +112,6 @@ class BenchRecord(Struct, Generic[Settings, Cell], kw_only=True):
         """A headline about a model, ready for JSON."""
         figures = {"model": model, "outcome": outcome, "sentence": sentence}
         return {"benchmark": self.benchmark, "baseline": self.baseline, **figures}
-
-
-def check_positions(models: Sequence[BenchModel], tokens: int, option: str) -> None:
-    """Raise InputError, naming the option, for sequences longer than a model has positions."""
-    for model in models:
-        limits.check_positions(tokens, read_config(model.path), option, model.name)
 
 
 def check_room(needed_bytes: int, what: str, remedy: str) -> None:

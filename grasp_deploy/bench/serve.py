@@ -23,7 +23,6 @@ from grasp_deploy.bench.record import (
     OnRecord,
     Positive,
     PositiveCount,
-    check_positions,
 )
 from grasp_deploy.bench.serve_child import METRICS, PERCENTILES
 from grasp_deploy.bench.throughput import rounds
@@ -39,7 +38,7 @@ from grasp_deploy.config.option import Count as CountOption
 from grasp_deploy.engine.child import child
 from grasp_deploy.engine.flags import FORMAT, read_flags
 from grasp_deploy.errors import InputError
-from grasp_deploy.evaluate.models import BenchModel
+from grasp_deploy.evaluate.models import BenchModel, check_positions
 from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counter
 
 CHILD = "grasp_deploy.bench.serve_child"

@@ -20,7 +20,6 @@ from grasp_deploy.bench.record import (
     OnRecord,
     Positive,
     PositiveCount,
-    check_positions,
     check_room,
 )
 from grasp_deploy.checkpoint.footprint import Load, kv_bytes
@@ -32,13 +31,14 @@ from grasp_deploy.config.option import (
     ENFORCE_EAGER_HELP,
     REPETITIONS_HELP,
     Count,
+    Dtype,
     Seed,
     option,
 )
 from grasp_deploy.engine.child import Ask, child
 from grasp_deploy.engine.vllm_process import vllm_child_environment, vllm_platform
 from grasp_deploy.errors import InputError
-from grasp_deploy.evaluate.models import BenchModel, model_folder
+from grasp_deploy.evaluate.models import BenchModel, check_positions, model_folder
 from grasp_deploy.files.progress import OnProgress, ignore_progress, step_counter
 from grasp_deploy.files.sizes import parse_bytes
 
@@ -70,7 +70,7 @@ class ThroughputSettings:
     )
     enforce_eager: bool = option(ENFORCE_EAGER_HELP, False)
     device: str = option(DEVICE_HELP, "auto")
-    dtype: str = option(
+    dtype: Dtype = option(
         f"{BENCH_DTYPE_HELP[:-1]}, or float32 where vLLM's CPU only imitates bfloat16.", "auto"
     )
     seed: Seed = option(BENCH_SEED_HELP, 0)

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-from grasp_deploy.bench.record import check_positions
 from grasp_deploy.bench.throughput import Cell, Engine, ThroughputSettings, bench_throughput
 from grasp_deploy.checkpoint.format.shapes import ModelShape, read_config
 from grasp_deploy.checkpoint.limits import check_vllm_runs, refuse_experts
@@ -32,7 +31,7 @@ from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.compress_options import Times
 from grasp_deploy.engine.vllm_process import vllm_platform
 from grasp_deploy.errors import InputError
-from grasp_deploy.evaluate.models import BenchModel
+from grasp_deploy.evaluate.models import BenchModel, check_positions
 from grasp_deploy.files.json_files import read_json, typed, write_json
 from grasp_deploy.files.outputs import check_file_place
 from grasp_deploy.files.progress import OnProgress, ignore_progress

@@ -36,10 +36,8 @@ def compare_command(
     """
     os.environ.setdefault("TQDM_DISABLE", "1")  # as in `evaluate tasks`
     from grasp_deploy.evaluate.compare import compare
-    from grasp_deploy.evaluate.models import check_dtype
 
     measure = partial(compare, settings=settings)
-    check_dtype(settings.dtype)  # not that of the weights, whose sizes the record has
     run_bench("compare", measure, models, output, as_json)
 
 
@@ -69,7 +67,6 @@ def tasks_command(
     """
     # lm-eval's bars would interfere with ours; tqdm reads it when it is imported.
     os.environ.setdefault("TQDM_DISABLE", "1")
-    from grasp_deploy.evaluate.models import check_dtype
     from grasp_deploy.evaluate.tasks.accuracy import PRESETS
     from grasp_deploy.evaluate.tasks.harness import check_installed
     from grasp_deploy.evaluate.tasks.run import bench_tasks
@@ -80,7 +77,6 @@ def tasks_command(
     names += [name for name in PRESETS[preset] if name not in names] if preset else []
     check_installed()
     measure = partial(bench_tasks, settings=replace(settings, tasks=tuple(names)))
-    check_dtype(settings.dtype)
     run_bench("tasks", measure, models, output, as_json)
 
 

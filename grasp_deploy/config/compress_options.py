@@ -12,6 +12,7 @@ from grasp_deploy.config.option import (
     DTYPE_HELP,
     Count,
     CountOrZero,
+    Dtype,
     HubId,
     Length,
     Seed,
@@ -195,9 +196,7 @@ class CompressOptions:
     )
     seed: Seed = running("Seed of the order of sequences and of ties.", 0, shown="help-all")
     device: str = running(DEVICE_HELP, "auto")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = running(
-        DTYPE_HELP, "auto", shown="help-all"
-    )
+    dtype: Dtype = running(DTYPE_HELP, "auto", shown="help-all")
     gradient_checkpointing: bool = running(
         "Recompute activations in the backward pass to save memory.", False, shown="help-all"
     )

@@ -17,7 +17,7 @@ from grasp_deploy.data import Blocks, TextSource
 from grasp_deploy.errors import InputError
 from grasp_deploy.evaluate.answers import answers, prompts_for
 from grasp_deploy.evaluate.models import BenchModel
-from grasp_deploy.evaluate.perplexity import Measured, measure
+from grasp_deploy.evaluate.perplexity import measure
 from grasp_deploy.evaluate.settings import CompareSettings
 from grasp_deploy.evaluate.texts import (
     LONGEST,
@@ -205,20 +205,14 @@ def _cells(
                 "data": {"name": corpus.label, **blocks.as_dict()},
                 "calibrated_on": seen,
                 "calibrated_on_share": share,
-                **_figures(measured, found[0]),
+                **measured.as_dict(),
+                "tokens": measured.tokens,
+                "dtype": measured.dtype,
+                "excess_nats": measured.loss_nats_per_token - found[0].loss_nats_per_token,
+                "excess_error": paired_error(found[0].losses, measured.losses),
+                "divergence": statistics.fmean(measured.divergences),
+                "divergence_error": standard_error(measured.divergences),
+                "agreement": statistics.fmean(measured.agreements),
+                "agreement_error": standard_error(measured.agreements),
             }
     return cells, [answers(model, tokenizer) for model in loaded[1:]]
-
-
-def _figures(measured: Measured, first: Measured) -> dict[str, Any]:
-    return {
-        **measured.as_dict(),
-        "tokens": measured.tokens,
-        "dtype": measured.dtype,
-        "excess_nats": measured.loss_nats_per_token - first.loss_nats_per_token,
-        "excess_error": paired_error(first.losses, measured.losses),
-        "divergence": statistics.fmean(measured.divergences),
-        "divergence_error": standard_error(measured.divergences),
-        "agreement": statistics.fmean(measured.agreements),
-        "agreement_error": standard_error(measured.agreements),
-    }

@@ -10,8 +10,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from grasp_deploy.checkpoint import limits
 from grasp_deploy.checkpoint.footprint import footprint
-from grasp_deploy.checkpoint.format.shapes import DTYPES, ModelShape
+from grasp_deploy.checkpoint.format.shapes import ModelShape, read_config
 from grasp_deploy.checkpoint.read.source import path_of, resolve_config, resolve_model
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import kind_of
@@ -37,12 +38,11 @@ def bench_models(
     """The models of these hub ids, folders or, with random weights, config files, in their order.
 
     `dtype` "auto" is that of the weights, or of config.json where weights are random. Raises
-    InputError for no model, an unknown dtype, a missing or unsupported config.json, and for weights
-    that are missing or damaged where real ones are asked for.
+    InputError for no model, a missing or unsupported config.json, and for weights that are missing
+    or damaged where real ones are asked for.
     """
     if not names:
         raise InputError("no model is named: give at least one folder or hub id")
-    check_dtype(dtype)
     models = []
     for name, label in zip(names, _labels(names), strict=True):
         path, shape = _path_and_shape(name, random_weights)
@@ -51,10 +51,10 @@ def bench_models(
     return models
 
 
-def check_dtype(dtype: str) -> None:
-    """Raise InputError for a dtype that no model computes in."""
-    if dtype not in ("auto", *DTYPES):
-        raise InputError(f"--dtype {dtype} is unknown: use auto, {', '.join(DTYPES)}")
+def check_positions(models: Sequence[BenchModel], tokens: int | None, option: str) -> None:
+    """Raise InputError, naming the option, for sequences longer than a model has positions."""
+    for model in models:
+        limits.check_positions(tokens, read_config(model.path), option, model.name)
 
 
 @contextmanager

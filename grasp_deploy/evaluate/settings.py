@@ -11,6 +11,7 @@ from grasp_deploy.config.option import (
     SEQUENCE_LENGTH_HELP,
     Count,
     CountOrZero,
+    Dtype,
     Length,
     Seed,
     option,
@@ -36,7 +37,7 @@ class CompareSettings:
     )
     batch_size: Count = option("Sequences in a batch.", 1)
     device: str = option(DEVICE_HELP, "auto")
-    dtype: str = option(DTYPE_HELP, "auto")
+    dtype: Dtype = option(DTYPE_HELP, "auto")
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class TaskSettings:
         None,
     )
     device: str = option(DEVICE_HELP, "auto")
-    dtype: str = option(DTYPE_HELP, "auto")
+    dtype: Dtype = option(DTYPE_HELP, "auto")
     enforce_eager: bool = option(ENFORCE_EAGER_HELP, False)
     # lm-eval's default, which draws the same examples as it does
     seed: Seed = option("Seed of the examples in the prompt.", 1234)

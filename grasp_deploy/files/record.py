@@ -63,22 +63,17 @@ def read_record(
     return record
 
 
-def check_place(output: Path | None, kind: str | None = None) -> None:
+def check_place(output: Path | None, kind: str) -> None:
     """Raise InputError if a record could not be written to `output`, before anything is measured.
 
-    Only a record is ever replaced, and, if `kind` names a benchmark, only a record of that one.
+    Only another record of that kind is ever replaced.
     """
     if output is None or not check_file_place(output, "--output"):
         return
-    try:
-        existing = read_record(output)["benchmark"]
-    except InputError:
-        existing = None
-    if existing is None or kind not in (None, existing):
-        raise InputError(
-            f"--output {output} exists and is not a record of {kind or 'this release'}: name "
-            "another file"
-        )
+    with suppress(InputError):
+        if read_record(output)["benchmark"] == kind:
+            return
+    raise InputError(f"--output {output} exists and is not a record of {kind}: name another file")
 
 
 def machine() -> dict[str, Any]:

@@ -76,18 +76,13 @@ def model_config(name: str, folder: Path, settings: Settings) -> LLMConfig:
     pairs = zip(own[::2], own[1::2], strict=True)
     added = {name[2:].replace("-", "_"): int(v) if v.isdecimal() else v for name, v in pairs}
     engine = {**added, **settings.engine}
+    scaling = settings.model_dump(exclude={"dense", "pruned", "share", "engine"})
     return LLMConfig(
         model_loading_config={"model_id": name, "model_source": str(folder.resolve())},
         accelerator_config={"kind": "cpu" if platform == "cpu" else "gpu"},
         engine_kwargs=engine,
         deployment_config={
-            "autoscaling_config": {
-                "min_replicas": settings.min_replicas,
-                "max_replicas": settings.max_replicas,
-                "target_ongoing_requests": settings.target_ongoing_requests,
-                "upscale_delay_s": settings.upscale_delay_s,
-                "downscale_delay_s": settings.downscale_delay_s,
-            },
+            "autoscaling_config": scaling,
             "max_surge_percent": 100,  # a new checkpoint is up before an old replica goes
         },
     )

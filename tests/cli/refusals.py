@@ -244,7 +244,7 @@ ROWS: dict[str, dict[str, str]] = {
         "--data none.txt": "none.txt",
         "--sequence-length 513": "--sequence-length 513 & 512 positions",
         "-o text.txt": "--output text.txt",
-        "--dtype int3": "--dtype int3",
+        "--dtype int3": "--dtype 'int3'",
     },
     CARD: {
         "--data text.txt@test": "two corpora text.txt",

@@ -175,7 +175,7 @@ def test_the_table_says_what_it_shows(tiny_folder: Path, files: list[str]) -> No
         (("--task-file", "query.jsonl", "--max-tokens", "513"), ("513", "512 positions")),
         (("--task-file", "query.jsonl", "--enforce-eager"), ("option of vLLM",)),
         (("--task-file", "query.jsonl", "--device", "tpu"), ("--device tpu",)),
-        (("--task-file", "query.jsonl", "--dtype", "int3"), ("--dtype int3",)),
+        (("--task-file", "query.jsonl", "--dtype", "int3"), ("--dtype 'int3'",)),
     ],
     ids=" ".join,
 )

@@ -110,4 +110,3 @@ def test_one_line_names_the_culprit_and_nothing_changes(
 
 def test_a_record_of_the_same_kind_may_be_replaced(world: Path) -> None:
     check_place(world / "kv.json", "kv")
-    check_place(world / "study.json")  # a script that does not tell its kind

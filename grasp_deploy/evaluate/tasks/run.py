@@ -8,13 +8,12 @@ from typing import Any
 
 import torch
 
-from grasp_deploy.checkpoint.format.shapes import read_config
-from grasp_deploy.checkpoint.limits import check_positions, check_vllm_runs
+from grasp_deploy.checkpoint.limits import check_vllm_runs
 from grasp_deploy.checkpoint.read.loading import load, load_tokenizer, resolve_device, wanted_dtype
 from grasp_deploy.checkpoint.read.source import fewest_positions, file_hashes
 from grasp_deploy.engine.vllm_process import vllm_platform
 from grasp_deploy.errors import InputError
-from grasp_deploy.evaluate.models import BenchModel
+from grasp_deploy.evaluate.models import BenchModel, check_positions
 from grasp_deploy.evaluate.settings import TaskSettings
 from grasp_deploy.evaluate.tasks.accuracy import AVERAGE_RULE, RULE, average
 from grasp_deploy.evaluate.tasks.harness import (
@@ -108,16 +107,7 @@ def _checked(models: Sequence[BenchModel], settings: TaskSettings) -> TaskSettin
         cpu = torch.device(device)
         own = {wanted_dtype(model.shape.dtype, cpu, dtype) for model in models}
         dtype = "bfloat16" if own == {torch.bfloat16} else "float32"
-    return replace(
-        settings,
-        device=device,
-        dtype=dtype,
-        max_tokens=_max_tokens(models, settings.max_tokens),
-    )
-
-
-def _max_tokens(models: Sequence[BenchModel], asked: int | None) -> int:
-    """Most tokens of prompt and answer: the same for all models, or the items would differ."""
-    for model in models:
-        check_positions(asked, read_config(model.path), "--max-tokens", model.name)
-    return asked or fewest_positions((model.path for model in models), MAX_TOKENS)
+    check_positions(models, settings.max_tokens, "--max-tokens")
+    # The same for all models, or the items would differ.
+    longest = settings.max_tokens or fewest_positions((m.path for m in models), MAX_TOKENS)
+    return replace(settings, device=device, dtype=dtype, max_tokens=longest)
