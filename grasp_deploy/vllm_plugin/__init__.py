@@ -1,6 +1,6 @@
 """Plugin for vLLM: the entry point of the group `vllm.general_plugins` names `register`."""
 
-from grasp_deploy.checkpoint.format.families import FAMILIES
+from grasp_deploy.checkpoint.format.families import FAMILIES, register_configs
 
 
 def register() -> None:
@@ -13,8 +13,6 @@ def register() -> None:
     from vllm import ModelRegistry
     from vllm.config import model as model_config
     from vllm.model_executor.models.config import MODELS_CONFIG_MAP
-
-    from grasp_deploy.checkpoint.format.families import register_configs
 
     # vLLM's attention uses AMX registers and relies on oneDNN to have requested them from Linux.
     # oneDNN does not where all weights are small: the worker would die of an illegal instruction.

@@ -8,12 +8,8 @@ from vllm.model_executor.models import qwen3_5
 from grasp_deploy.vllm_plugin.models import narrowed
 
 
-class GraspQwen3_5DecoderLayer(qwen3_5.Qwen3_5DecoderLayer):
-    def __init__(self, vllm_config: VllmConfig, layer_type: str, prefix: str = "") -> None:
-        super().__init__(narrowed(vllm_config, prefix), layer_type, prefix)
-
-
 class GraspQwen3_5ForCausalLM(qwen3_5.Qwen3_5ForCausalLM):
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
-        with patch.object(qwen3_5, "Qwen3_5DecoderLayer", GraspQwen3_5DecoderLayer):
+        own = narrowed(qwen3_5.Qwen3_5DecoderLayer)
+        with patch.object(qwen3_5, "Qwen3_5DecoderLayer", own):
             super().__init__(vllm_config=vllm_config, prefix=prefix)
