@@ -7,9 +7,10 @@ import pytest
 
 from grasp_deploy.bench.kinds import KINDS, read_sections
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.record import read_record
+from grasp_deploy.files.record import read_record, write_record
 from tests.bench import records
-from tests.documents import changed
+from tests.documents import ABSENT, changed
+from tests.evaluate.tasks.task_records import task_record
 
 MODELS = [records.model("dense"), records.model("pruned", 0.6)]
 RESULTS = sorted((Path(__file__).parents[2] / "benchmarks/results").glob("*.json"))
@@ -18,6 +19,7 @@ MADE = {
     "memory": records.memory_record(MODELS),
     "kv": records.kv_record(MODELS),
     "serve": records.serve_record(MODELS),
+    "tasks": task_record(),
 }
 Place = tuple[str | int, ...]
 SAMPLE: Place = ("cells", 0, "samples", 0)
@@ -52,9 +54,22 @@ def test_every_committed_record_of_a_bench_is_drawn_and_judged(path: Path) -> No
         ("throughput", ("models", 0, "footprint", "parameters"), 1, "do not fit together"),
         ("serve", (*SAMPLE, "output_tokens_per_second"), 1e300, "output_tokens_per_second.* <="),
         ("serve", ("cells", 0, "samples"), [], r"cells\[0\].samples"),
+        ("tasks", ("cells", 0, "accuracy"), 1.5, r"cells\[0\].accuracy: "),
+        ("tasks", ("cells", 2, "items"), [], r"cells\[2\].items: .*length >= 1"),
+        ("tasks", ("cells", 3, "items", 1, "acc"), ABSENT, r"cells\[3\]: an item of .* has no acc"),
+        ("tasks", ("cells", 3, "model"), "x", r"cells\[3\].model is 'x', which is not in"),
+        ("tasks", ("models", 1, "name"), "dense", "two of its models have one name"),
+        ("tasks", ("cells",), [], r"cells: .*length >= 1"),
+        ("tasks", ("cells", 3), ABSENT, "have not run the same tasks"),
     ],
 )
 def test_what_is_refused(kind: str, place: Place, value: Any, words: str) -> None:
     with pytest.raises(InputError, match=words) as refused:
         records.typed(changed(MADE[kind], place, value))
     assert str(refused.value).startswith("one.json") and "\n" not in str(refused.value)
+
+
+def test_what_could_not_be_read_back_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_record(tmp_path / "tasks.json", task_record(accuracy=float("nan")))
+    assert not list(tmp_path.iterdir())

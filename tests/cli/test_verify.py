@@ -11,6 +11,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from grasp_deploy.files.tensors import read_tensors, write_tensors
+from tests.checkpoint.read.damages import config, rope
 from tests.cli.command import assert_refused, compress, document, edit_json, grasp_deploy
 from tests.documents import HEALING
 from tests.tiny import save_tiny
@@ -55,14 +56,6 @@ def flip_bit(folder: Path) -> None:
     (folder / WEIGHTS).write_bytes(content)
 
 
-def with_rope(**changes: object) -> Tamper:
-    def tamper(folder: Path) -> None:
-        rope = json.loads((folder / CONFIG).read_text())["rope_parameters"]
-        edit_json(folder / CONFIG, rope_parameters={**rope, **changes})
-
-    return tamper
-
-
 def widen(folder: Path) -> None:
     layers = json.loads((folder / CONFIG).read_text())["per_layer_config"]
     layers["1"]["intermediate_size"] += 1
@@ -101,9 +94,12 @@ def name_more(_: object, __: object, record: dict[str, Any]) -> None:
     ("tamper", "file", "link", "words"),
     [
         (flip_bit, WEIGHTS, "weights", "is not the plan's cut of the base weights"),
-        (with_rope(rope_theta=100.0), CONFIG, "gated", "logits differ by"),
-        (with_rope(rope_type="none"), CONFIG, "shapes", "Invalid enum value"),
+        (rope(rope_theta=100.0), CONFIG, "gated", "logits differ by"),
+        (rope(rope_type="none"), CONFIG, "shapes", "Invalid enum value"),
         (widen, CONFIG, "shapes", "by config.json"),
+        (config(pad_token_id=10**9), CONFIG, "gated", "within num_embeddings): check its"),
+        (config(use_cache="yes"), CONFIG, "gated", "Field 'use_cache' expected bool, got str"),
+        (config(layer_types=["x"]), CONFIG, "companions", "config.json is not what an export"),
         (
             lambda folder: (folder / CONFIG).write_text("{"),
             *(CONFIG, "shapes", "config.json cannot be read"),
@@ -150,22 +146,6 @@ def state_anew(folder: Path) -> None:
     files = [path for path in folder.iterdir() if path.name != "manifest.json"]
     sha256 = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
     edit_json(folder / "manifest.json", sha256=sha256)
-
-
-@pytest.mark.parametrize(
-    ("change", "link", "words"),
-    [
-        ({"pad_token_id": 10**9}, "gated", "Padding_idx must be within num_embeddings): check its"),
-        ({"use_cache": "yes"}, "gated", "Field 'use_cache' expected bool, got str"),
-        ({"layer_types": ["x"]}, "companions", "config.json is not what an export"),
-    ],
-)
-def test_odd_values_in_a_config_end_in_one_line(
-    pruned: Path, change: dict[str, object], link: str, words: str
-) -> None:
-    edit_json(pruned / CONFIG, **change)
-    state_anew(pruned)
-    assert_broken(pruned, link, words)
 
 
 def assert_broken(folder: Path, link: str, *words: str) -> None:

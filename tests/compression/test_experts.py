@@ -1,6 +1,5 @@
 """Experts under the budget: a whole compression, and what is refused in one line."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -84,37 +83,6 @@ def test_what_does_not_know_experts_is_refused(what: str, world: Path) -> None:
     with pytest.raises(InputError, match=what):
         REFUSED[what](world)
     assert not (world / "no").exists()
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"num_experts": None, "num_local_experts": None}, "lacks num_experts"),
-        ({"num_experts_per_tok": 9}, "a token 9 of 8 experts"),
-        ({"mlp_only_layers": [1]}, "some layers only"),
-        ({"decoder_sparse_step": 2}, "some layers only"),
-        ({"num_experts": 4}, "num_local_experts"),
-        ({"shared_expert_intermediate_size": 32}, "shared_expert_intermediate_size"),
-        ({"use_sliding_window": True}, "use_sliding_window"),
-        ({"attention_bias": True}, "attention_bias"),
-        ({"model_type": "qwen2_moe", "architectures": ["Qwen2MoeForCausalLM"]}, "Qwen2MoeForCausa"),
-    ],
-)
-def test_other_models_with_experts_are_refused(
-    changes: dict[str, object], told: str, world: Path, tmp_path: Path
-) -> None:
-    stated = json.loads((world / "model" / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**stated, **changes}))
-    with pytest.raises(InputError, match=told):
-        inspect_model(str(tmp_path))
-
-
-def test_fewer_experts_than_a_token_takes_are_damage(world: Path, tmp_path: Path) -> None:
-    stated = json.loads((world / "pruned" / "config.json").read_text())
-    stated["per_layer_config"]["1"]["num_experts"] = 1
-    (tmp_path / "config.json").write_text(json.dumps(stated))
-    with pytest.raises(InputError, match=r"1 has fewer experts \(1\) than a token takes \(2\)"):
-        inspect_model(str(tmp_path))
 
 
 def test_a_dry_run_offers_one_process(world: Path) -> None:

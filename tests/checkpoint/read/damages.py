@@ -128,7 +128,18 @@ SLIDING = {"layer_types": ["sliding_attention"] * 3}
 GATE = "model.layers.0.mlp.gate_proj.weight"
 Q_BIAS = "model.layers.0.self_attn.q_proj.bias"
 # The model, what is changed of it, and what the line names.
+# How a Qwen2 with experts names itself.
+QWEN2_MOE = {"model_type": "qwen2_moe", "architectures": ["Qwen2MoeForCausalLM"]}
 REFUSED: list[tuple[str, Change, str]] = [
+    ("experts", config(num_experts=None, num_local_experts=None), "lacks num_experts"),
+    ("experts", config(num_experts_per_tok=9), "a token 9 of 8 experts"),
+    ("experts", config(mlp_only_layers=[1]), "some layers only"),
+    ("experts", config(decoder_sparse_step=2), "some layers only"),
+    ("experts", config(num_experts=4), "num_local_experts"),
+    ("experts", config(shared_expert_intermediate_size=32), "shared_expert_intermediate_size"),
+    *(("experts", config(**{key: True}), key) for key in ("use_sliding_window", "attention_bias")),
+    ("experts", config(**QWEN2_MOE), "Qwen2MoeForCausa"),
+    ("experts-pruned", layers(num_experts=1), "1 has fewer experts (1) than a token takes (2)"),
     ("dense", write("adapter_config.json", {"peft_type": "LORA"}), "adapter_config.json"),
     *(
         ("dense", stray(name), name)

@@ -27,17 +27,19 @@ from tests.checkpoint.read.damages import (
     tensors,
     write,
 )
-from tests.tiny import logits_of, random_kept, save_tiny, slice_by_hand
+from tests.tiny import VARIANTS, logits_of, random_kept, save_tiny, slice_by_hand
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dense model in one file, one in several, one with tied embeddings, and a pruned one."""
+    """Dense models in one file, in several, with tied embeddings, with experts; two pruned ones."""
     folder = tmp_path_factory.mktemp("saved")
     dense = save_tiny("llama", folder / "dense")
     dense.save_pretrained(folder / "sharded", max_shard_size="30KB")
     slice_by_hand(dense, random_kept(dense.config)).save_pretrained(folder / "pruned")
     save_tiny("llama", folder / "tied", tie_word_embeddings=True)
+    experts = save_tiny(directory=folder / "experts", **VARIANTS["qwen3-moe"])
+    slice_by_hand(experts, random_kept(experts.config)).save_pretrained(folder / "experts-pruned")
     return folder
 
 
