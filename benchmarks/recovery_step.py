@@ -44,12 +44,8 @@ def random_weights(model: PreTrainedModel, device: torch.device) -> PreTrainedMo
 
 def products(shape: ModelShape, pruned: ModelShape) -> int:
     """Operations for each token: two a weight in a forward pass, four more where it learns."""
-    head = shape.vocab_size * shape.hidden_size
-
-    def between(of: ModelShape) -> int:
-        return sum(of.layer_parameters(layer) for layer in range(len(of.layers)))
-
-    return 2 * (between(shape) + head) + 6 * between(pruned) + 4 * head
+    head, learnt = shape.vocab_size * shape.hidden_size, sum(pruned.layer_parameters)
+    return 2 * (sum(shape.layer_parameters) + head) + 6 * learnt + 4 * head
 
 
 def seconds_of(device: torch.device, make: Callable[[], Any], turns: int) -> list[float]:

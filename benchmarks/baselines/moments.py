@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from grasp_deploy.pruning.criteria.batches import CalibrationText
-from grasp_deploy.pruning.layout import kept_columns, on_inputs, output_projections
+from grasp_deploy.pruning.layout import kept_places, on_inputs, output_projections
 from grasp_deploy.pruning.units import UnitTable
 
 
@@ -92,7 +92,7 @@ def add_bias(model: nn.Module, units: UnitTable, mask: Tensor, text: Calibration
     moments = input_moments(model, linears, text)
     for linear, moment, kept in zip(linears, moments, mask.split(units.segment_sizes), strict=True):
         mean = moment.mean.float()
-        mean[kept_columns(linear, kept.to(mean.device))] = 0
+        mean[kept_places(kept.to(mean.device), linear.in_features)] = 0
         bias = (linear.weight.float() @ mean).to(linear.weight.dtype)
         linear.bias = nn.Parameter(bias if linear.bias is None else linear.bias + bias)
 

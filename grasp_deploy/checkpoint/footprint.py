@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, to_builtins
 
 from grasp_deploy.checkpoint.format.config_keys import Size
-from grasp_deploy.checkpoint.format.layer_kinds import Windows
+from grasp_deploy.checkpoint.format.layer_kinds import FLOAT32_BYTES, Windows
 from grasp_deploy.checkpoint.format.shapes import LayerShape, ModelShape, dense_shape
 from grasp_deploy.checkpoint.limits import (
     BLOCK_TOKENS,
@@ -23,7 +23,6 @@ from grasp_deploy.checkpoint.read.source import resolve_config
 from grasp_deploy.errors import InputError
 
 BATCHED_TOKENS = 2048  # the most that vLLM prefills in a step; `--max-num-batched-tokens`
-FLOAT32_BYTES = 4
 KV_BYTES = {"bf16": 2, "fp8": 1}  # of a cached value
 OF_SHAPE = (
     *("pruned", "dtype", "hidden_size", "vocab_size", "tied_embeddings", "head_dim"),
@@ -203,12 +202,8 @@ def deployment_memory(
     shape: ModelShape, load: Load, overhead_bytes: int, weight_bytes: int | None = None
 ) -> Memory:
     """The memory of a model under a load; `weight_bytes` replaces those of its plain weights."""
-    return Memory(
-        weight_bytes=shape.weight_bytes if weight_bytes is None else weight_bytes,
-        kv_bytes=kv_bytes(shape, load),
-        activation_bytes=activation_bytes(shape, load),
-        overhead_bytes=overhead_bytes,
-    )
+    weights = shape.weight_bytes if weight_bytes is None else weight_bytes
+    return Memory(weights, kv_bytes(shape, load), activation_bytes(shape, load), overhead_bytes)
 
 
 def kv_bytes(shape: ModelShape, load: Load) -> int:

@@ -9,7 +9,7 @@ It may hold `calibrated` `(w,)` int64 too, a fingerprint of the text of calibrat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, convert
@@ -147,13 +147,8 @@ class Plan:
 
     def save(self, path: Path) -> None:
         """Write the plan in one move; the same plan gives the same bytes."""
-        write_tensors(path, self.tensors, {"version": PLAN_VERSION, **self.provenance})
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """The tensors that the plan has, by name."""
-        named = {name: getattr(self, name) for name in TENSORS}
-        return {name: tensor for name, tensor in named.items() if tensor is not None}
+        held = {n: tensor for n in TENSORS if (tensor := getattr(self, n)) is not None}
+        write_tensors(path, held, {"version": PLAN_VERSION, **self.provenance})
 
     @property
     def dense_layers(self) -> list[tuple[int, int]]:
@@ -172,6 +167,16 @@ class Plan:
         """SHA-256 by name of fitted tensors, which the checkpoint alone holds, scales folded in."""
         fitted: dict[str, str] = self.provenance.get("fitted", {})
         return fitted
+
+    def with_base_model_id(self, name: str) -> Self:
+        """The plan with its base model's id on the hub; InputError for what is no valid id."""
+        try:
+            config = {**self.provenance["config"], "base_model_id": convert(name, HubId)}
+        except ValidationError:
+            raise InputError(
+                f"--base-model-id {name!r:.80} is not allowed: give {describe(HubId)}"
+            ) from None
+        return replace(self, provenance={**self.provenance, "config": config})
 
 
 def load_plan(path: str | Path) -> Plan:
@@ -251,17 +256,6 @@ def check_layers(plan: Plan, shape: ModelShape, files: Iterable[Path] = ()) -> N
             f"the plan was made for {plan.provenance['model']}, whose layers have other sizes, or "
             "weight files other names, than this model's: name the model that it was made for"
         )
-
-
-def with_base_model_id(plan: Plan, name: str) -> Plan:
-    """The plan with its base model's id on the hub; InputError for a name that is no valid id."""
-    try:
-        config = {**plan.provenance["config"], "base_model_id": convert(name, HubId)}
-    except ValidationError:
-        raise InputError(
-            f"--base-model-id {name!r:.80} is not allowed: give {describe(HubId)}"
-        ) from None
-    return replace(plan, provenance={**plan.provenance, "config": config})
 
 
 def shape_keeping(dense: ModelShape, kept: Iterable[tuple[int, int]]) -> ModelShape:

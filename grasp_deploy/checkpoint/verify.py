@@ -178,12 +178,8 @@ class _Proof:
                 raise Difference(f"{name} is not the plan's cut of the base weights")
         cut = len(self.pruned.files) - len(self.fitted)
         detail = f"{cut} tensors are the plan's cut of the base weights, bit for bit"
-        if not self.fitted:
-            return detail
-        fitted = (
-            f"{len(self.fitted)} refitted or recovered ones have the SHA-256 that the plan states"
-        )
-        return f"{detail}; {fitted}"
+        more = "refitted or recovered ones have the SHA-256 that the plan states"
+        return f"{detail}; {len(self.fitted)} {more}" if self.fitted else detail
 
     def gated(self) -> str:
         """Compare the gated dense model with the cut one, scales unrounded in both."""

@@ -12,9 +12,9 @@ from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.checkpoint.write.shards import index_of
 from grasp_deploy.checkpoint.write.sidecar_files import (
     carried_over,
+    carry_over,
     pruned_config,
     write_own_files,
-    write_sidecar_files,
 )
 from grasp_deploy.files.disk import kind_of
 from grasp_deploy.files.json_files import as_json, read_json
@@ -85,8 +85,8 @@ def check_companions(pruned: StoredModel, plan: Plan, base: StoredModel | None) 
         if base is None:
             write_own_files(made, plan, _derived_config(pruned, plan))
         else:
-            config = pruned_config(base.config, pruned_shape(plan, base.shape))
-            write_sidecar_files(made, base.directory, plan, config)
+            write_own_files(made, plan, pruned_config(base.config, pruned_shape(plan, base.shape)))
+            carry_over(made, base.directory)
         written = sorted(path.name for path in made.iterdir())
         judged = [name for name in written if name not in _absent_code(directory)]
         odd = {n: told for n in judged if (told := _unlike(directory / n, made / n))}

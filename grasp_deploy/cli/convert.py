@@ -18,6 +18,7 @@ from grasp_deploy.stats.wording import counted
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from grasp_deploy.checkpoint.format.shapes import ModelShape
     from grasp_deploy.data import TextSource
 
 SEQUENCES, ROUNDING_TOKENS = 128, 512  # by default; of each
@@ -90,7 +91,6 @@ def quantize_command(
     By compressed-tensors, which vLLM serves. Embeddings and output projection stay as they are.
     """
     from grasp_deploy.checkpoint.footprint import footprint
-    from grasp_deploy.checkpoint.quantised import unlearnt
     from grasp_deploy.checkpoint.read.source import path_of, resolve_model
     from grasp_deploy.checkpoint.write.quantize import check_place, quantize
     from grasp_deploy.report.progress import stage_bars
@@ -119,11 +119,19 @@ def quantize_command(
             f"plain one (grasp-deploy evaluate compare {names} --data TEXT), then "
             f"serve it: grasp-deploy serve {shlex.quote(str(output))}"
         )
-        if scheme == "w4a16" and not texts:
-            print_line("rounded to the nearest; with --calibration TEXT four bits lose less")
-        elif texts and (left := unlearnt(shape)):  # texts are for w4a16 alone
-            told = f"{left} of the matrices; AutoRound wants rows that 32 divides"
-            print_line(f"rounded to the nearest: {told}")
+        if scheme == "w4a16" and (told := _rounded_to_the_nearest(shape, texts)):
+            print_line(told)
+
+
+def _rounded_to_the_nearest(shape: ModelShape, texts: list[str]) -> str:
+    """What to say of four bits whose rounding is not learnt; "" where all is."""
+    from grasp_deploy.checkpoint.quantised import unlearnt
+
+    if not texts:
+        return "rounded to the nearest; with --calibration TEXT four bits lose less"
+    if not (left := unlearnt(shape)):
+        return ""
+    return f"rounded to the nearest: {left} of the matrices; AutoRound wants rows that 32 divides"
 
 
 def _rounding_sources(scheme: str, texts: list[str], given: int | None) -> list[TextSource]:

@@ -1,5 +1,6 @@
 """The whole method, top-down: a model and a budget in, a smaller dense checkpoint out."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,7 +36,7 @@ from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.data import Blocks
 from grasp_deploy.data.overlap import fingerprint
 from grasp_deploy.errors import InputError
-from grasp_deploy.files.outputs import check_room, refuse_existing
+from grasp_deploy.files.outputs import check_room, refuse_existing, staged_directory
 from grasp_deploy.files.progress import OnProgress, counts_of
 
 Learnt = tuple[Plan, dict[str, Path], Blocks]  # the file of each fitted tensor; the text
@@ -63,7 +64,8 @@ def compress(
         plan = by_lead(lambda: finished_plan(options, run))
         if plan is None:  # else the run was killed after the output was complete
             by_lead(lambda: check_disk(run, workspace, options.output))
-            with options.place() as folder:
+            place = staged_directory(options.output, overwrite=options.overwrite)
+            with place if is_lead() else nullcontext(options.output) as folder:
                 make = learn_plan if run.start.checkpoint is None else plan_of_checkpoint
                 learn = partial(make, run, workspace, options.on_progress)
                 plan, fitted, text = with_room(run, learn)

@@ -150,7 +150,7 @@ def seconds_of(way: Way, passes: int, stated: dict[str, Any], device: torch.devi
     Of a large model only some layers are timed. The others count in proportion to their weights.
     """
     config, shape = way.config, way.shape
-    layers = max(1, TIMED_BYTES // (shape.layer_parameters(0) * way.dtype.itemsize))
+    layers = max(1, TIMED_BYTES // (shape.layer_parameters[0] * way.dtype.itemsize))
     kinds = stated.get("layer_types") or []
     if shape.family.is_hybrid:  # up to the first layer with plain attention at least
         layers = max(layers, 1 + kinds.index("full_attention"))

@@ -152,7 +152,7 @@ class PreparedRun:
 
         For a bound on the loss, other documents are held out than those that are learnt from.
         """
-        return split_text(self.text, apart=self.config.is_bound)
+        return split_text(self.text, apart=self.config.max_loss is not None)
 
     @property
     def blocks(self) -> CalibrationBlocks:
@@ -242,7 +242,7 @@ def prepare(
 
 def _check_heldout(run: PreparedRun) -> None:
     """Raise InputError if too little text is held out to judge a bound or a recovery."""
-    if run.config.is_bound and int(run.split.judges.sum()) < 2:
+    if run.config.max_loss is not None and int(run.split.judges.sum()) < 2:
         raise InputError(
             "a bound on the loss is measured on two held-out sequences at least, of given text "
             "where there is some: give more text, more --calibration-sequences, or --keep"

@@ -61,7 +61,7 @@ Recovered = tuple[Plan, dict[str, Path]]
 def state_room(run: PreparedRun, workspace: Workspace) -> int:
     """Bytes of disk that the state will take beside what is saved; two lie there at times."""
     shape, path = run.predicted, workspace.path(STAGE)
-    learnt = sum(map(shape.layer_parameters, range(len(shape.layers))))
+    learnt = sum(shape.layer_parameters)
     state_bytes = 2 * (STATE_BYTES + shape.bytes_per_parameter) * learnt
     return state_bytes - (path.stat().st_size if path.exists() else 0)
 
@@ -252,25 +252,16 @@ class _Recovery:
     def _save(self) -> float:
         """Save all state, and return the seconds that it took."""
         began = time.monotonic()
-        state = {**self.distiller.state(), "best": self.best}
-        tensors = {
-            self._key(kind, name): tensor
-            for kind, of_kind in state.items()
-            for name, tensor in of_kind.items()
-        }
-        self.workspace.save(STAGE, tensors, self.record)
+        state = self.distiller.state() | {("best", n): w for n, w in self.best.items()}
+        self.workspace.save(STAGE, {self._key(*k): t for k, t in state.items()}, self.record)
         return time.monotonic() - began
 
     def _go_on(self) -> None:
         """Restore the state that was saved."""
         tensors, self.record = self.workspace.load(STAGE)
-        kinds = [*self.distiller.state(), "best"]
-        state = {
-            kind: {name: tensors[self._key(kind, name)] for name in self.distiller.parts}
-            for kind in kinds
-        }
         # The file of views takes room until they go, though it has been replaced.
-        self.best = {name: weight.clone() for name, weight in state.pop("best").items()}
+        self.best = {n: tensors[self._key("best", n)].clone() for n in self.distiller.parts}
+        state = {key: tensors[self._key(*key)] for key in self.distiller.state()}
         self.distiller.restore(state, self.record["step"])
 
     def _key(self, kind: str, name: str) -> str:

@@ -112,7 +112,7 @@ def excess_of(run: PreparedRun, dense: list[float], pruned: list[float]) -> dict
 
     Both have a loss for each held-out sequence that judges.
     """
-    if not run.config.is_bound:
+    if run.config.max_loss is None:
         return {}
     split = run.split
     sources = [s for s, judges in zip(split.sources, split.judges, strict=True) if judges]
@@ -159,7 +159,7 @@ def provenance_of(
         "inputs": run.inputs,
         "versions": versions(),
         "losses": losses,
-        "seconds": stages.seconds,
+        "seconds": {stage: record["seconds"] for stage, record in stages.records.items()},
         "compensation": stages.records.get("compensation", {}).get("fits", []),
         "fitted": by_lead(
             lambda: {n: digest_of(read_tensor(p, n).to(dtype)) for n, p in sorted(fitted.items())}

@@ -1,6 +1,5 @@
 """Where a run writes, what it may replace or continue, and where the next one starts from."""
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -8,10 +7,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from grasp_deploy.compression.ranks import is_lead
 from grasp_deploy.compression.resume import Workspace
 from grasp_deploy.data import Blocks
-from grasp_deploy.files.outputs import staged_directory
 from grasp_deploy.files.progress import OnProgress, ignore_progress
 
 
@@ -44,12 +41,6 @@ class RunOptions:
             self.on_progress({**row, "member": folder.name})
 
         return replace(self, output=folder, on_progress=follow, **changes)
-
-    def place(self) -> AbstractContextManager[Path]:
-        """A folder to write the checkpoint into, on the rank that writes it."""
-        if not is_lead():
-            return nullcontext(self.output)
-        return staged_directory(self.output, overwrite=self.overwrite)
 
 
 def options_of(output: RunOptions | str | Path) -> RunOptions:

@@ -85,9 +85,10 @@ class Way:
         if self.offload or not self.on_gpu:
             saved += n * self._weight_bytes
         if self.config.recover is not None:  # the best weights so far stay there
-            state, best = 3 * 4 * self._learnt, self._learnt * self.shape.bytes_per_parameter
+            learnt = sum(self.pruned.layer_parameters)
+            state, best = 3 * 4 * learnt, learnt * self.shape.bytes_per_parameter
             # Measured: exact and rounded weights. Saved: a copy of the state, or all at the lead.
-            more = max(4 * self._learnt + best, state * self.on_gpu, (state + best) * (n > 1))
+            more = max(4 * learnt + best, state * self.on_gpu, (state + best) * (n > 1))
             divided = n * replace(self, divided=True)._weight_bytes
             here = 0 if self.on_gpu else n * self._weight_bytes  # of what other stages left behind
             saved = max(saved, more + (0 if self.on_gpu else state + divided))
@@ -152,7 +153,7 @@ class Way:
             "weights": self._weight_bytes,
             "gathered weights": 2 * self._gathered[0],
             **self._head_of_divergence(self._each(sequences_in_step(self.config))),
-            "weights that learn": self._each(3 * 4 * self._learnt),
+            "weights that learn": self._each(3 * 4 * sum(self.pruned.layer_parameters)),
             "gradients": 2 * 3 * 4 * self._columns[0] * self.shape.hidden_size,
         }
 
@@ -169,11 +170,6 @@ class Way:
         n, config = sequences_of(self.config), self.config
         rows = min(n.train + n.heldout, self.passes.get(PREDICTIONS, 0))
         return rows * config.sequence_length * self.shape.hidden_size * self.dtype.itemsize
-
-    @property
-    def _learnt(self) -> int:
-        """Parameters of the pruned model between embeddings and head."""
-        return sum(self.pruned.layer_parameters(layer) for layer in range(len(self.pruned.layers)))
 
     @property
     def _given_tokens(self) -> int:

@@ -128,11 +128,6 @@ class Stages:
         self.workspace, self.on_progress, self._units = workspace, on_progress, units
         self.records: dict[str, dict[str, Any]] = {}
 
-    @property
-    def seconds(self) -> dict[str, float]:
-        """Seconds that each stage took."""
-        return {stage: record["seconds"] for stage, record in self.records.items()}
-
     def report(self, stage: str, step: int, steps: int) -> None:
         """Report the progress of a stage that has no metrics."""
         self.on_progress({"stage": stage, "step": step, "steps": steps})

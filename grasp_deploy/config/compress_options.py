@@ -208,15 +208,10 @@ class CompressOptions:
         return next(implied, "parameters") if self.cost is None else self.cost
 
     @property
-    def is_bound(self) -> bool:
-        """True if the loss is bounded: by the budget, or beside one."""
-        return self.max_loss is not None
-
-    @property
     def walks(self) -> bool:
         """True if several budgets are run, each from the result of a larger one."""
         is_sized = any(getattr(self, name) is not None for name in SIZES)
-        return bool(self.family) or (self.is_bound and not is_sized)
+        return bool(self.family) or (self.max_loss is not None and not is_sized)
 
     def multiples(self, channels: int = 1) -> tuple[int, int]:
         """Multiples of FFN channels and of KV groups, tensor parallelism included.

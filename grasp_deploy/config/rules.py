@@ -39,7 +39,7 @@ def _unreadable(config: CompressOptions) -> Iterator[str]:
 
 def _budget_problems(config: CompressOptions) -> Iterator[str]:
     budgets = [name for name in SIZES if getattr(config, name) is not None]
-    if not budgets and config.is_bound:  # else a bound stands beside a budget
+    if not budgets and config.max_loss is not None:  # else a bound stands beside a budget
         budgets = ["max_loss"]
     if len(budgets) != 1:
         given = " and ".join(flag(config, name) for name in budgets) or "none"
@@ -77,9 +77,9 @@ def _walk_problems(config: CompressOptions) -> Iterator[str]:
             f"family {keeps} with keep {config.keep}: give falling budgets, such as (0.8, 0.6), "
             "and keep as one of them or not at all"
         )
-    if config.recover is not None and config.is_bound:
+    if config.recover is not None and config.max_loss is not None:
         yield "--max-loss measures a model before --recover: give only one of them"
-    if config.family and config.is_bound:
+    if config.family and config.max_loss is not None:
         yield "a family has no bound on the loss: give one --keep, or drop --max-loss"
     if not config.cuts_in_rounds and ":" not in config.method:
         yield (
@@ -121,7 +121,7 @@ def _unused(config: CompressOptions) -> Iterator[str]:
         ("rounds", config.cuts_in_rounds, f"{method} does not prune in rounds"),
         ("ridge", config.compensation, "nothing is refitted without compensation"),
         ("batch", config.cost_model == "latency", f"--cost {config.cost_model} counts no time"),
-        ("bound_step", config.is_bound, "no --max-loss is given"),
+        ("bound_step", config.max_loss is not None, "no --max-loss is given"),
     ):
         if not is_used and _is_given(config, name):
             yield f"{assigned(config, name)} has no effect, since {reason}: drop it"

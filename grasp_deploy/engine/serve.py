@@ -15,7 +15,7 @@ from typing import Any
 from urllib.request import ProxyHandler, build_opener
 
 from grasp_deploy.checkpoint.card.model_card import objection
-from grasp_deploy.checkpoint.format.shapes import ModelShape, limits_of, rope_of
+from grasp_deploy.checkpoint.format.shapes import ModelShape, limits_of
 from grasp_deploy.checkpoint.limits import (
     Platform,
     check_data_parallel,
@@ -136,7 +136,8 @@ def _check_shape(
 ) -> None:
     """Raise InputError if vLLM cannot run what does not depend on the widths of single layers."""
     allowed = os.environ.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "").strip().lower()
-    if not (rope_of(config).factor or allowed in ("1", "true")):  # as vLLM reads it
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not (rope.get("factor") or allowed in ("1", "true")):  # as vLLM reads it
         check_positions(flags.max_model_len, config, "--max-model-len")
     _check_parallel(shape, flags, platform)
     stated = config.get("quantization_config") or {}

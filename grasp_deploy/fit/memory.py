@@ -112,19 +112,14 @@ def predict_fit(config: CompressConfig) -> Fit:
             "fit wants a deployment: give --gpu-memory with --concurrency and --context; compress "
             "takes other budgets"
         )
-    path = resolve_config(config.model, config.revision)
-    stated, shape = config_and_shape(path)
+    stated, shape = config_and_shape(resolve_config(config.model, config.revision))
     refuse_quantised(shape)
     check_positions(load_of(config).context_tokens, stated, "--context")
     load, room = load_of(config), room_of(config)
-    multiples, impossible = multiples_for(config, shape), None
-    rows = offers(shape, load, room, config.targets, multiples)
-    rows = [row for row in rows if row.keep is None or _is_possible(config, shape, row)]
-    if not rows[0].fits:
-        try:
-            budget_for(config, shape, torch.device("cpu"))
-        except InputError as error:
-            impossible = str(error)
+    rows = offers(shape, load, room, config.targets, multiples_for(config, shape))
+    asked = {o: _offer_config(config, shape, o) for o in rows if o.keep is not None}
+    rows = [o for o in rows if o not in asked or not _refusal(asked[o], shape)]
+    impossible = None if rows[0].fits else _refusal(config, shape)
     return Fit(config, shape, load, room, rows, impossible)
 
 
@@ -146,24 +141,19 @@ def _offer_config(config: CompressConfig, shape: ModelShape, offer: Offer) -> Co
     return replace(config, **deployment, keep=share, cost="memory", cached_tokens=tokens)
 
 
-def _is_possible(config: CompressConfig, shape: ModelShape, offer: Offer) -> bool:
-    """True if `compress` takes an offer, in the multiples that layers keep."""
+def _refusal(config: CompressConfig, shape: ModelShape) -> str | None:
+    """Why `compress` takes no such budget, in the multiples that layers keep; None if it does."""
     try:
-        budget_for(_offer_config(config, shape, offer), shape, torch.device("cpu"))
-    except InputError:
-        return False
-    return True
-
-
-def pool_bytes(pruned: ModelShape, load: Load, room: Room) -> int:
-    """Bytes that the room leaves the KV cache of the pruned model."""
-    memory = deployment_memory(pruned, load, room.overhead_bytes)
-    return room.usable_bytes - (memory.total_bytes - memory.kv_bytes)
+        budget_for(config, shape, torch.device("cpu"))
+    except InputError as error:
+        return str(error)
+    return None
 
 
 def serve_flags(shape: ModelShape, load: Load, room: Room) -> list[str]:
     """The flags of `vllm serve` for a load in the memory that it was fitted to."""
-    size = _cache_size(room, pool_bytes(shape, load, room))
+    memory = deployment_memory(shape, load, room.overhead_bytes)
+    size = _cache_size(room, room.usable_bytes - (memory.total_bytes - memory.kv_bytes))
     return _flags({**_engine_options(shape, load), **size})
 
 

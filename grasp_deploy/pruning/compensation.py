@@ -35,7 +35,7 @@ from grasp_deploy.pruning.layout import (
     OUTPUT_PROJECTIONS,
     device_of,
     half_of,
-    kept_columns,
+    kept_places,
     norms_in,
     output_projections,
 )
@@ -89,7 +89,8 @@ def compensate(
             if segment not in linears:  # experts and linear attention stay as they are
                 advance(pruned, halves)
                 continue
-            weight, columns = weights[segment], kept_columns(linears[segment], kept[segment])
+            weight = weights[segment]
+            columns = kept_places(kept[segment], linears[segment].in_features)
             inputs = (half(x).inputs for x, half in zip(pruned, halves, strict=True))
             starts = [x.new_zeros(()) for x in outputs] or pruned
             parts = zip(starts, inputs, outputs or dense, strict=True)
@@ -155,8 +156,8 @@ class OutputProjections:
 
     def columns(self, mask: Tensor) -> dict[str, Tensor]:
         """Indices of the input columns that a `(N,)` mask keeps, by the weight's name."""
-        kept = mask.split(self._units.segment_sizes)
-        return {n: kept_columns(x, kept[self.segments[n]]) for n, x in self.linears.items()}
+        kept, linears = mask.split(self._units.segment_sizes), self.linears.items()
+        return {n: kept_places(kept[self.segments[n]], x.in_features) for n, x in linears}
 
     def extract(self, mask: Tensor) -> dict[str, Tensor]:
         """Copies of the present kept columns, on the CPU, by the weight's name."""

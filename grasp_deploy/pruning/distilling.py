@@ -176,19 +176,19 @@ class Distiller:
         self.team.add_up(found)
         return Measured(*found)
 
-    def state(self) -> dict[str, dict[str, Tensor]]:
+    def state(self) -> dict[tuple[str, str], Tensor]:
         """Weights and moments by kind and name; what a run that goes on must `restore`."""
         moments = {
-            kind: {name: self._optimizers[name].state[p][kind] for name, p in self.parts.items()}
+            (kind, name): self._optimizers[name].state[part][kind]
             for kind in ("exp_avg", "exp_avg_sq")
+            for name, part in self.parts.items()
         }
-        return {"weights": self.parts, **moments}
+        return {("weights", name): part for name, part in self.parts.items()} | moments
 
-    def restore(self, state: dict[str, dict[str, Tensor]], steps: int) -> None:
+    def restore(self, state: dict[tuple[str, str], Tensor], steps: int) -> None:
         """Return to a state that was saved after so many steps."""
-        for kind, tensors in self.state().items():
-            for name, tensor in tensors.items():
-                tensor.copy_(state[kind][name])
+        for key, tensor in self.state().items():
+            tensor.copy_(state[key])
         for name, part in self.parts.items():
             self._optimizers[name].state[part]["step"].fill_(steps)
 

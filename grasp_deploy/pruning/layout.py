@@ -106,9 +106,9 @@ def features_of(units: Tensor, width: int) -> Tensor:
     return (units[:, None] * width + torch.arange(width, device=units.device)).flatten()
 
 
-def kept_columns(linear: nn.Linear, kept: Tensor) -> Tensor:
-    """Indices of an output projection's input columns for the kept ones of its `(n,)` units."""
-    return features_of(kept.nonzero().flatten(), linear.in_features // len(kept))
+def kept_places(kept: Tensor, size: int) -> Tensor:
+    """Indices, among `size` rows or columns, of those of the kept ones of `(n,)` units."""
+    return features_of(kept.nonzero().flatten(), size // len(kept))
 
 
 @contextmanager

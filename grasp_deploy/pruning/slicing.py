@@ -1,11 +1,11 @@
 """Cutting removed units out of weights and folding scales in: tensors to tensors (section 3.5)."""
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 
-from grasp_deploy.pruning.layout import PRUNABLE_LINEARS, ROUTER, PrunableLinear, Units, features_of
+from grasp_deploy.pruning.layout import PRUNABLE_LINEARS, ROUTER, PrunableLinear, Units, kept_places
 from grasp_deploy.pruning.units import UnitTable
 
 _ROWS = 64  # so few that they stay in the processor's cache: six times as fast as all at once
@@ -18,28 +18,17 @@ _LINEARS = {
 _EXPERT = re.compile(r"(mlp\.experts\.)(\d+)(\..*)")
 
 
-@dataclass(frozen=True)
-class LayerCut:
-    """The units that one layer keeps of its dense ones, and the scales to fold."""
+class LayerCut(NamedTuple):
+    """The mask of one layer's units, and the scales to fold."""
 
-    kept: dict[Units, Tensor]  # (F',), (K',) int64
-    scales: dict[Units, Tensor]  # (F',), (K',) float32
-    dense: dict[Units, int]  # F, K
-
-    def features(self, units: Units, rows: int) -> Tensor:
-        """Indices of the kept ones among `rows` rows or columns, which units share evenly."""
-        return features_of(self.kept[units], rows // self.dense[units])
+    mask: dict[Units, Tensor]  # (F,), (K,) bool
+    scales: dict[Units, Tensor]  # (F,), (K,) float32
 
 
 def layer_cut(units: UnitTable, layer: int, mask: Tensor, scales: Tensor) -> LayerCut:
     """The cut of one layer under `(N,)` mask and scales."""
     places: dict[Units, slice] = {"channels": units.ffn(layer), "groups": units.kv(layer)}
-    kept: dict[Units, Tensor] = {of: mask[at].nonzero().flatten() for of, at in places.items()}
-    return LayerCut(
-        kept=kept,
-        scales={of: scales[at][kept[of]] for of, at in places.items()},
-        dense={of: at.stop - at.start for of, at in places.items()},
-    )
+    return LayerCut(*({of: x[at] for of, at in places.items()} for x in (mask, scales)))
 
 
 def cut_tensor(name: str, tensor: Tensor, cut: LayerCut) -> Tensor:
@@ -52,10 +41,10 @@ def cut_tensor(name: str, tensor: Tensor, cut: LayerCut) -> Tensor:
     linear = _LINEARS.get(name)
     if linear is None:
         return tensor
-    kept = cut.features(linear.units, tensor.shape[not linear.by_rows])
+    kept = kept_places(cut.mask[linear.units], tensor.shape[not linear.by_rows])
     if linear.by_rows:
         return tensor.index_select(0, kept)
-    scales = cut.scales[linear.units]
+    scales = cut.scales[linear.units][cut.mask[linear.units]]
     scales = scales.repeat_interleave(len(kept) // len(scales))
     columns = tensor.new_empty(len(tensor), len(kept))
     for rows, target in zip(tensor.split(_ROWS), columns.split(_ROWS), strict=True):
@@ -70,19 +59,17 @@ def cut_expert(name: str, tensor: Tensor, cut: LayerCut) -> tuple[str, Tensor] |
     """
     if not (found := _EXPERT.fullmatch(name)):
         return name, tensor
-    place = (cut.kept["channels"] == int(found[2])).nonzero().flatten()
-    if not len(place):
+    mask, expert = cut.mask["channels"], int(found[2])
+    if not mask[expert]:
         return None
     if found[3].startswith(".down_proj"):
-        tensor = (tensor.float() * cut.scales["channels"][place]).to(tensor.dtype)
-    return f"{found[1]}{int(place)}{found[3]}", tensor
+        tensor = (tensor.float() * cut.scales["channels"][expert]).to(tensor.dtype)
+    return f"{found[1]}{int(mask[:expert].sum())}{found[3]}", tensor
 
 
 def spread_tensor(name: str, tensor: Tensor, dense: Tensor, cut: LayerCut) -> Tensor:
     """A copy of a dense tensor of a layer, with a cut tensor written to the places it came from."""
-    linear, spread = _LINEARS.get(name), dense.clone()
-    if linear is None:
-        return spread.copy_(tensor)
-    kept = cut.features(linear.units, dense.shape[not linear.by_rows])
+    linear, spread = _LINEARS[name], dense.clone()
+    kept = kept_places(cut.mask[linear.units], dense.shape[not linear.by_rows])
     spread[kept if linear.by_rows else (slice(None), kept)] = tensor.to(dense)
     return spread

@@ -132,12 +132,6 @@ def experts_in(sizes: Sizes) -> tuple[int, int]:
     return width, experts
 
 
-def refuse_too_many(experts: int) -> None:
-    """Raise InputError for so many experts, of all layers, that their names alone fill memory."""
-    if experts > MOST_EXPERTS:
-        raise InputError(f"config.json gives the layers {experts:,} experts in all: {REMEDY}")
-
-
 def check_rope(sizes: Sizes, family: Family) -> None:
     """Raise InputError for rotary parameters that the family's layers cannot follow.
 

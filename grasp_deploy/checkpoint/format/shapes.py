@@ -8,15 +8,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from grasp_deploy.checkpoint.format import layer_kinds
-from grasp_deploy.checkpoint.format.config_keys import (
-    BYSTANDERS,
-    Count,
-    Limits,
-    Rope,
-    RopeOfKind,
-    Size,
-    Sizes,
-)
+from grasp_deploy.checkpoint.format.config_keys import BYSTANDERS, Count, Limits, Rope, Size, Sizes
 from grasp_deploy.checkpoint.format.families import (
     FAMILIES,
     REMEDY,
@@ -158,9 +150,11 @@ class ModelShape:
     def parameters(self) -> int:
         return sum(math.prod(shape) for shape in self.tensor_shapes().values())
 
-    def layer_parameters(self, index: int) -> int:
-        """Parameters of one layer, norms included."""
-        return sum(math.prod(shape) for shape in self._layer_tensor_shapes(index).values())
+    @property
+    def layer_parameters(self) -> list[int]:
+        """Parameters of each layer, norms included."""
+        layers = map(self._layer_tensor_shapes, range(len(self.layers)))
+        return [sum(math.prod(shape) for shape in shapes.values()) for shapes in layers]
 
     @property
     def weight_bytes(self) -> int:
@@ -195,12 +189,6 @@ def read_config(path: Path) -> dict[str, Any]:
 def limits_of(config: dict[str, Any], source: str | Path = "config.json") -> Limits:
     """The limits on tokens in a parsed config.json; InputError for values of another type."""
     return typed(config, Limits, source, REMEDY)
-
-
-def rope_of(config: dict[str, Any]) -> RopeOfKind:
-    """The rotary parameters in a parsed config.json; InputError for values of another type."""
-    sizes = typed(config, Sizes, "config.json", REMEDY)
-    return sizes.rope_parameters or sizes.rope_scaling or Rope()
 
 
 def model_shape(config: dict[str, Any]) -> ModelShape:
@@ -246,7 +234,6 @@ def model_shape(config: dict[str, Any]) -> ModelShape:
         linear=linear,
     )
     _check_heads(shape)
-    layer_kinds.refuse_too_many(sum(layer.num_experts or 0 for layer in shape.layers))
     return shape
 
 
@@ -297,3 +284,6 @@ def _check_heads(shape: ModelShape) -> None:
                 f"{shape.family.default_key_value_heads or 'as many'}), and KV heads need equally "
                 f"many query heads each: its config.json is damaged; {REMEDY}"
             )
+    experts = sum(layer.num_experts or 0 for layer in shape.layers)
+    if experts > layer_kinds.MOST_EXPERTS:  # whose names alone fill memory
+        raise InputError(f"config.json gives the layers {experts:,} experts in all: {REMEDY}")

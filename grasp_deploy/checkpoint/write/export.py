@@ -15,14 +15,7 @@ from torch import Tensor
 
 from grasp_deploy.checkpoint.card.model_card import card_metadata, model_card
 from grasp_deploy.checkpoint.format.shapes import ModelShape
-from grasp_deploy.checkpoint.plan import (
-    PLAN_FILE,
-    Plan,
-    check_layers,
-    load_plan,
-    pruned_shape,
-    with_base_model_id,
-)
+from grasp_deploy.checkpoint.plan import PLAN_FILE, Plan, check_layers, load_plan, pruned_shape
 from grasp_deploy.checkpoint.read.source import (
     file_hashes,
     path_of,
@@ -33,7 +26,7 @@ from grasp_deploy.checkpoint.read.source import (
 )
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.checkpoint.write.shards import read_tensor, write_shards
-from grasp_deploy.checkpoint.write.sidecar_files import pruned_config, write_sidecar_files
+from grasp_deploy.checkpoint.write.sidecar_files import carry_over, pruned_config, write_own_files
 from grasp_deploy.errors import InputError
 from grasp_deploy.files.disk import sha256
 from grasp_deploy.files.json_files import write_json
@@ -71,21 +64,13 @@ def export(
     output = Path(output)
     refuse_existing(output, overwrite=overwrite)
     if base_model_id is not None:
-        plan = with_base_model_id(plan, base_model_id)
+        plan = plan.with_base_model_id(base_model_id)
     base = read_stored_model(resolve_base(plan, str(model), revision))
     check_layers(plan, base.shape, base.files.values())
     pruned = pruned_shape(plan, base.shape)
     fitted = fitted_beside(plan, pruned)
     with staged_directory(output, overwrite=overwrite, size_bytes=pruned.weight_bytes) as staging:
-        return write_checkpoint(
-            plan,
-            base,
-            staging,
-            fitted=fitted,
-            shard_bytes=shard_bytes,
-            beside=beside,
-            on_progress=on_progress,
-        )
+        return write_checkpoint(plan, base, staging, fitted, shard_bytes, beside, on_progress)
 
 
 def resolve_base(
@@ -163,7 +148,6 @@ def write_checkpoint(
     plan: Plan,
     base: StoredModel,
     staging: Path,
-    *,
     fitted: Mapping[str, Path],
     shard_bytes: int = SHARD_BYTES,
     beside: Mapping[str, str] | None = None,
@@ -177,7 +161,8 @@ def write_checkpoint(
     """
     assert sorted(fitted) == sorted(plan.fitted), "the plan names other fitted tensors"
     pruned = pruned_shape(plan, base.shape)
-    write_sidecar_files(staging, base.directory, plan, pruned_config(base.config, pruned))
+    write_own_files(staging, plan, pruned_config(base.config, pruned))
+    carry_over(staging, base.directory)
     thread = ThreadPoolExecutor(1)
     weights, *_ = weight_files(base.directory)
     base_hashes = {path.name: thread.submit(weight_hash, path) for path in weights}

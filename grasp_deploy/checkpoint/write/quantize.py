@@ -16,7 +16,7 @@ from torch import Tensor
 
 from grasp_deploy.checkpoint.card.model_card import (
     CARD_FILE,
-    QUALITY_FILE,
+    RENEWED,
     card_metadata,
     intact_plan,
     model_card,
@@ -33,12 +33,7 @@ from grasp_deploy.checkpoint.quantised import (
     matrix_columns,
     unlearnt,
 )
-from grasp_deploy.checkpoint.read.source import (
-    INDEX_FILE,
-    REMOTE_CODE_FILES,
-    unchanged,
-    weight_states,
-)
+from grasp_deploy.checkpoint.read.source import INDEX_FILE, unchanged, weight_states
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_folder, read_stored_model
 from grasp_deploy.checkpoint.write.export import SHARD_BYTES, all_finite, write_manifest
 from grasp_deploy.checkpoint.write.rounding import is_rounded, learnt_rounding
@@ -53,6 +48,7 @@ from grasp_deploy.files.tensors import file_of
 
 # Shares of a group's largest weight at which clipping is tried.
 SHRINKS = tuple(1 - 0.05 * place for place in range(7))
+MADE_ANEW = {MANIFEST_FILE, INDEX_FILE, *RENEWED}  # for every copy
 
 
 class Scheme(NamedTuple):
@@ -100,7 +96,7 @@ def quantize(
     states = weight_states(directory)
     model, chosen = read_stored_model(directory), SCHEMES[scheme]
     has_plan = (directory / PLAN_FILE).exists()
-    plan = intact_plan(directory, may_lack=REMOTE_CODE_FILES) if has_plan else None
+    plan = intact_plan(directory, may_lack=[*REMOTE_CODE]) if has_plan else None
     refuse_experts(model.shape, "quantize", hybrid=True)
     group = _group(model.shape, plan) if chosen.bits == 4 else None
     preset, learnt = _preset(chosen, group), {}
@@ -149,8 +145,7 @@ def difference(directory: Path, plain: Path) -> tuple[str, int]:
     preset, left, rounded = _preset(chosen, group), dict(stored.files), 0
     if stored.config != _config(model, preset, chosen):
         return "config.json", 0
-    beside, own = _beside(model), {CARD_FILE, QUALITY_FILE, MANIFEST_FILE, INDEX_FILE}
-    own |= {path.name for path in stored.files.values()}
+    beside, own = _beside(model), MADE_ANEW | {path.name for path in stored.files.values()}
     if odd := sorted((manifest_of(directory).keys() - own) ^ beside.keys()):
         return odd[0], 0
     for name, path in beside.items():
@@ -219,8 +214,7 @@ def _beside(model: StoredModel) -> dict[str, Path]:
 
     This release's remote code takes the place of what was not fetched from the hub.
     """
-    left_out = {MANIFEST_FILE, QUALITY_FILE, CARD_FILE, INDEX_FILE}
-    names = manifest_of(model.directory).keys() - left_out
+    names = manifest_of(model.directory).keys() - MADE_ANEW
     weights = {path.name for path in model.files.values()}
     found = {name: model.directory / name for name in sorted(names - weights)}
     return {n: path if path.exists() else REMOTE_CODE.get(n, path) for n, path in found.items()}

@@ -17,12 +17,6 @@ REMOTE_CODE = {name: Path(package.__file__).with_name(name) for name in REMOTE_C
 TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
-def write_sidecar_files(directory: Path, base: Path, plan: Plan, config: dict[str, Any]) -> None:
-    """Write tokenizer, configs and remote code; InputError if the tokenizer would change."""
-    write_own_files(directory, plan, config)
-    carry_over(directory, base)
-
-
 def carry_over(directory: Path, base: Path) -> None:
     """Write the base model's files beside a config.json; InputError if the tokenizer changes."""
     files = carried_over(base)
