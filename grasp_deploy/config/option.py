@@ -23,8 +23,11 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 HubId = Annotated[str, Meta(pattern=r"\A[\w.-]+/[\w.-]+\Z")]
 
 DEVICE_HELP = "auto, cpu, cuda, cuda:1, ..."
-DTYPE_HELP = "auto: that of the weights, on a CPU float32 unless its bfloat16 is faster."
-BENCH_DTYPE_HELP = "auto: that of the weights."
+DTYPE_HELP = (
+    "auto, float32, bfloat16 or float16; auto: that of the weights, on a CPU float32 unless its "
+    "bfloat16 is faster."
+)
+BENCH_DTYPE_HELP = "auto, float32, bfloat16 or float16; auto: that of the weights."
 BENCH_SEED_HELP = "Seed of random tokens and random weights."
 REPETITIONS_HELP = "Measurements of each point."
 ENFORCE_EAGER_HELP = "Run vLLM without compiled graphs."
