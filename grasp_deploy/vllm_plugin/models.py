@@ -113,7 +113,7 @@ class GraspGemma3ForCausalLM(gemma3.Gemma3ForCausalLM):
 
 
 def narrowed(layer_class: type[nn.Module]) -> Callable[..., nn.Module]:
-    """The same for layers that read their sizes from the vLLM config of the whole model."""
+    """Build layers from their own config, where the class reads the whole vLLM config."""
 
     def build(vllm_config: VllmConfig, *args: Any, prefix: str, **kwargs: Any) -> nn.Module:
         narrow, model_config = copy.copy(vllm_config), copy.copy(vllm_config.model_config)

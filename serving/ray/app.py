@@ -76,6 +76,7 @@ def model_config(name: str, folder: Path, settings: Settings) -> LLMConfig:
     pairs = zip(own[::2], own[1::2], strict=True)
     added = {name[2:].replace("-", "_"): int(v) if v.isdecimal() else v for name, v in pairs}
     engine = {**added, **settings.engine}
+    # What is left is named as Ray names it.
     scaling = settings.model_dump(exclude={"dense", "pruned", "share", "engine"})
     return LLMConfig(
         model_loading_config={"model_id": name, "model_source": str(folder.resolve())},

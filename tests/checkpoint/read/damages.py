@@ -127,9 +127,8 @@ EXPERTS = {
 SLIDING = {"layer_types": ["sliding_attention"] * 3}
 GATE = "model.layers.0.mlp.gate_proj.weight"
 Q_BIAS = "model.layers.0.self_attn.q_proj.bias"
-# The model, what is changed of it, and what the line names.
-# How a Qwen2 with experts names itself.
 QWEN2_MOE = {"model_type": "qwen2_moe", "architectures": ["Qwen2MoeForCausalLM"]}
+# The model, what is changed of it, and what the line names.
 REFUSED: list[tuple[str, Change, str]] = [
     ("experts", config(num_experts=None, num_local_experts=None), "lacks num_experts"),
     ("experts", config(num_experts_per_tok=9), "a token 9 of 8 experts"),
