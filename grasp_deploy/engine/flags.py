@@ -29,6 +29,7 @@ class ServerFlags(argparse.Namespace):
     """Values of the flags; None for an absent flag."""
 
     config: str | None
+    hf_config_path: str | None
     model: str | None
     revision: str | None
     host: str | None
@@ -86,7 +87,7 @@ def read_flags(vllm_arguments: Sequence[str]) -> ServerFlags:
     """Read flags in every spelling that vLLM accepts.
 
     Raises InputError for a value that cannot be read, a word before the first flag, a second model
-    and a file of flags. Unknown flags are left to vLLM.
+    or config.json, a file of flags and an empty address. Unknown flags are left to vLLM.
     """
     if vllm_arguments and not vllm_arguments[0].startswith("-"):
         raise InputError(
@@ -105,6 +106,16 @@ def read_flags(vllm_arguments: Sequence[str]) -> ServerFlags:
             f"--model {flags.model} for vLLM names a second model: leave it out, the folder is "
             "what is checked and served"
         )
+    if flags.hf_config_path is not None:
+        raise InputError(
+            f"--hf-config-path {flags.hf_config_path} for vLLM names a second config.json: leave "
+            "it out, the folder's own is what is checked and served"
+        )
+    if "" in (flags.host, flags.uds):
+        raise InputError(
+            "--host or --uds for vLLM is empty, which means all of this machine's addresses: leave "
+            "it out for 127.0.0.1, or give --host 0.0.0.0 if others are to ask"
+        )
     if flags.config is not None:
         raise InputError(
             f"--config {flags.config} for vLLM hides flags from the checks: write its flags out "
@@ -120,8 +131,8 @@ def _refuse(message: str) -> NoReturn:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
     parser.error = _refuse  # type: ignore[method-assign]  # which ambiguous names still come to
-    plain = ("config", "model", "revision", "host", "uds", "ssl_certfile", "tokenizer", "convert")
-    for name in (*plain, *FORMAT):
+    plain = ("config", "hf_config_path", "model", "revision", "host", "uds", "ssl_certfile")
+    for name in (*plain, "tokenizer", "convert", *FORMAT):
         parser.add_argument(_dashed(f"--{name}"))
     for name in ("--grpc", "--headless", "--skip-tokenizer-init"):
         parser.add_argument(name, action="store_true")

@@ -113,7 +113,7 @@ def _check_machine(flags: ServerFlags, platform: Platform) -> None:
     if platform == "cuda":
         _check_gpu()
     if flags.uds is None:
-        check_port(flags.host or HOST, flags.port or PORT)
+        check_port(flags.host or HOST, PORT if flags.port is None else flags.port)
 
 
 def check_model(directory: Path, flags: ServerFlags, platform: Platform) -> None:

@@ -67,6 +67,9 @@ def test_a_cache_size_is_seen_whichever_flag_sets_it() -> None:
         ("--model other", "--model other"),
         ("--config flags.yaml", "--config flags.yaml"),
         ("--en", "ambiguous option: --en"),
+        ("--hf_config_path other", "--hf-config-path other"),
+        ("--host=", "all of this machine's addresses"),
+        ("--uds=", "all of this machine's addresses"),
     ],
 )
 def test_what_cannot_be_read_is_refused(arguments: str, culprit: str) -> None:

@@ -212,6 +212,7 @@ def test_a_port_in_use_is_refused_with_a_free_one(
         assert f"port {port} of 127.0.0.1 is in use" in told
         monkeypatch.setattr(module, "PORT", port)
         assert "is in use" in refusal(model), "vLLM's own where none is named"
+        check_before_serving(model, ["--port", "0"])  # any that is free
         check_before_serving(model, ["--uds", "socket"])
     check_port("127.0.0.1", int(told.rpartition(" ")[2]))
 
