@@ -13,6 +13,8 @@ from grasp_deploy.checkpoint.card.model_card import intact_plan
 from grasp_deploy.checkpoint.footprint import compare, footprint
 from grasp_deploy.checkpoint.format.shapes import ModelShape
 from grasp_deploy.checkpoint.plan import Plan, pruned_shape
+from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
+from grasp_deploy.checkpoint.verify_files import Difference, NotProven, check_companions
 from grasp_deploy.checkpoint.write.shards import read_tensor
 from grasp_deploy.compression.prepare import PreparedRun
 from grasp_deploy.compression.ranks import by_lead
@@ -29,6 +31,8 @@ from grasp_deploy.pruning.budget import Budget
 from grasp_deploy.pruning.units import UnitTable
 from grasp_deploy.stats.clustered import stratified_error
 from grasp_deploy.version import __version__
+
+BESIDE = "files beside the weights"
 
 
 @dataclass(frozen=True)
@@ -189,8 +193,9 @@ def finished_plan(options: RunOptions, run: PreparedRun) -> Plan | None:
     made = plan.provenance
     if run.start.checkpoint is not None:  # then the last recovery made it, else one run did all
         made = {**made, **(made["healing"][-1] if made.get("healing") else {})}
-    before = {"release": plan.release, **made.get("inputs", {})}
-    now, config = {"release": __version__, **run.inputs}, run.config.as_dict()
+    odd = _odd_companion(options.output, plan, run.base)
+    before = {"release": plan.release, **made.get("inputs", {}), BESIDE: odd}
+    now, config = {"release": __version__, **run.inputs, BESIDE: None}, run.config.as_dict()
     if before == now and RETIRED | made["config"] == RETIRED | config:
         return plan
     if not options.overwrite:
@@ -199,4 +204,13 @@ def finished_plan(options: RunOptions, run: PreparedRun) -> Plan | None:
             f"{options.output} was made with other options or files ({', '.join(changed)}): go on "
             "with the same ones, name another --output, or replace it with --overwrite"
         )
+    return None
+
+
+def _odd_companion(output: Path, plan: Plan, base: StoredModel) -> str | None:
+    """What stands beside the weights otherwise than an export writes it; None if nothing does."""
+    try:
+        check_companions(read_stored_model(output), plan, base)
+    except (Difference, NotProven) as odd:
+        return str(odd)
     return None

@@ -108,6 +108,9 @@ def test_a_run_that_was_killed_behind_its_end(
         assert names(work) == ["out", "text.txt"] and tree(work / "out") == made
     other = ("--resume", "--seed", "1")
     assert_nothing_changes(tiny_folder, "out was made with", "--seed 0 -> 1", options=other)
+    changed = Path(shutil.copytree(tiny_folder, work / "changed"))
+    (changed / "chat_template.jinja").write_text("{{ messages }}")
+    assert_nothing_changes(changed, "files beside the weights", options=("--resume",))
 
 
 def test_resume_with_overwrite_goes_on_and_says_so(
