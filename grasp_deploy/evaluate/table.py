@@ -49,7 +49,7 @@ def _distances(cell: LossCell) -> tuple[str, str, str]:
     lost = plus_minus(cell.excess_nats, cell.excess_error, ".3f", "+")
     if cell.divergence is None or cell.agreement is None:
         return lost, "", ""
-    return lost, f"{cell.divergence:.3f}", f"{100 * cell.agreement:.1f}"
+    return lost, f"{cell.divergence:z.3f}", f"{100 * cell.agreement:.1f}"
 
 
 def _shown(perplexity: float) -> str:
@@ -93,7 +93,7 @@ def _row(cells: Sequence[LossCell], place: int) -> dict[str, Any]:
     count = pruned.data.get("sequences")
     return {
         "name": pruned.text,
-        "calibrated_on": pruned.is_calibrated_on,
+        "calibrated_on": pruned.is_calibrated_on or dense.is_calibrated_on,
         "calibrated_on_share": pruned.calibrated_on_share,
         "dense": {"perplexity": dense.perplexity},
         "pruned": {"perplexity": pruned.perplexity},

@@ -14,7 +14,7 @@ def span(values: Sequence[float], form: str, unit: str = "") -> str:
 
 def plus_minus(value: float, error: float | None, form: str, sign: str = "") -> str:
     """A figure with its standard error: `0.021 ± 0.003`; alone where that is unknown."""
-    text = f"{value:{sign}{form}}"
+    text = f"{value:{sign}z{form}}"  # z: what rounds to zero has no minus
     return text if error is None else f"{text} ± {error:{form}}"
 
 

@@ -52,6 +52,9 @@ def test_sentences_tell_what_each_model_lost() -> None:
     assert [line["outcome"] for line in lines] == ["usable as a drop-in", "needs healing", "broken"]
     told = "which it is not known to have learnt from, it loses 0.100 ± 0.010 nats"
     assert told in lines[1]["sentence"], "no plan, no share"
+    flattered = record(BENT)
+    flattered["cells"][0]["calibrated_on"] = True
+    assert {line["outcome"] for line in headlines(typed(flattered))} == {"undecided"}
     unknown = record(BENT)
     unknown["cells"][1]["data"]["sequences"] = None
     assert headlines(typed(unknown))[0]["outcome"] == "undecided", "no noise can be told"

@@ -100,7 +100,7 @@ def _figures(plan: Plan, dense: ModelShape, pruned: ModelShape) -> list[tuple[st
     costs = f"prunable cost ({quoted(plan.provenance['cost_model'].replace('|', ' '))})"
     return [
         ("parameters", dense.parameters, pruned.parameters),
-        ("weights, MiB", dense.weight_bytes / mib, pruned.weight_bytes / mib),
+        ("weights, MiB", round(dense.weight_bytes / mib, 2), round(pruned.weight_bytes / mib, 2)),
         ("KV cache, bytes per token", dense.kv_bytes_per_token(), pruned.kv_bytes_per_token()),
         (costs, budget["total_cost"], budget["kept_cost"]),
     ]

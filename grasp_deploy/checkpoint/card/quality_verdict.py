@@ -60,11 +60,12 @@ def quality_verdict(corpora: Sequence[Row], tasks: Sequence[Row]) -> dict[str, s
     elif lost:
         outcome, reason = NEEDS_HEALING, f"accuracy fell by more than noise: {', '.join(lost)}"
     elif not losses:
-        outcome, reason = UNDECIDED, "no text was measured that it did not learn from (--data)"
+        outcome, reason = UNDECIDED, "every text measured was learnt from: name another by --data"
     elif most > DROP_IN_NATS:
         few = f" (at least {FEW_TOKENS:,} tokens in {FEW_SEQUENCES} sequences that differ)"
         few *= math.isinf(most)
-        doubt = f"more text{few} would tell if it is the {DROP_IN_NATS} of a drop-in (--sequences)"
+        doubt = f"more text{few} would tell if it is within the {DROP_IN_NATS} of a drop-in "
+        doubt += "(--sequences)"
         outcome, reason = UNDECIDED, f"{in_doubt}, give or take the noise: {doubt}"
     else:
         known = bool(tasks) and all(is_beyond_noise(row) is not None for row in tasks)
