@@ -119,9 +119,10 @@ def refuse_infinite_weights(model: PreTrainedModel, run: PreparedRun) -> None:
     team().add_up(found)
     for (name, weight), infinite in zip(weights.items(), found, strict=True):
         if infinite:
+            other = "" if weight.dtype == torch.float32 else ", or try --dtype float32"
             raise InputError(
                 f"{name} of {run.source.name} holds numbers that are not finite in {weight.dtype}: "
-                "fetch the model again, or try --dtype float32"
+                f"fetch the model again{other}"
             )
 
 

@@ -26,7 +26,7 @@ class CompareSettings:
 
     data: tuple[str, ...] = option(
         "Text of one kind: wikitext2, ptb, c4, a local file, or hf:NAME[:CONFIG]. May be repeated. "
-        "Default: wikitext2 and c4; for a card without the calibration text.",
+        "Default: wikitext2 and c4; for a card without text that it was calibrated on.",
         (),
         metavar="[NAME=]TEXT[@SPLIT]",
     )

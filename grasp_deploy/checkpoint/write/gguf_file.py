@@ -213,12 +213,10 @@ def _packed(name: str, tensor: Tensor, packed: Any) -> Any:
     from gguf import quants
 
     # Blocks have scales in float16, so their numbers have to be within its range.
-    narrow = tensor if packed.name in ("F32", "BF16") else tensor.half()
-    if not all(map(math.isfinite, narrow.aminmax())):
-        raise InputError(
-            f"{name} holds numbers that are not finite, or too large for float16: write --type "
-            "bf16 or f32; where these fail too, fetch the model again"
-        )
+    is_wide = packed.name in ("F32", "BF16")
+    if not all(map(math.isfinite, (tensor if is_wide else tensor.half()).aminmax())):
+        larger = "" if is_wide else ", or too large for float16: write --type bf16 or f32, or"
+        raise InputError(f"{name} holds numbers that are not finite{larger or ':'} fetch it again")
     return quants.quantize(tensor.float().numpy(), packed)
 
 
