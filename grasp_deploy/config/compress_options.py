@@ -106,7 +106,8 @@ class CompressOptions:
     )
     bound_step: Step = study("Share of the prunable cost between budgets under --max-loss.", 0.05)
     cost: str | None = budget(
-        "Cost model: parameters, kv-bytes, memory, latency, or your own package.module:function."
+        "Cost model: parameters, kv-bytes, memory, latency, or your own package.module:function.",
+        shown="help-all",
     )
     cached_tokens: CountOrZero | None = budget(
         "Tokens in the KV cache (context x concurrency), for --cost memory.", shown="help-all"
