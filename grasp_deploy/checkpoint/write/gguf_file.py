@@ -215,8 +215,8 @@ def _packed(name: str, tensor: Tensor, packed: Any) -> Any:
     # Blocks have scales in float16, so their numbers have to be within its range.
     is_wide = packed.name in ("F32", "BF16")
     if not all(map(math.isfinite, (tensor if is_wide else tensor.half()).aminmax())):
-        larger = "" if is_wide else ", or too large for float16: write --type bf16 or f32, or"
-        raise InputError(f"{name} holds numbers that are not finite{larger or ':'} fetch it again")
+        wider = "" if is_wide else ", or too large for float16: write --type bf16 or f32"
+        raise InputError(f"{name} holds numbers that are not finite{wider}; fetch the model again")
     return quants.quantize(tensor.float().numpy(), packed)
 
 

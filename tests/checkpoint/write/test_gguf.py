@@ -1,6 +1,7 @@
 """GGUF files: llama.cpp itself reads them, and its tokens and probabilities are transformers'."""
 
 import json
+import math
 import resource
 import sys
 from pathlib import Path
@@ -239,6 +240,24 @@ def test_a_tokenizer_says_what_ends_a_text_or_the_model_does(tmp_path: Path) -> 
     for beyond in (-1, 600, [2**40]):
         edit_json(tmp_path / "model/config.json", eos_token_id=beyond)
         assert_refused(grasp_deploy(*command), str(beyond).strip("[]"), "eos")
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "words"),
+    [
+        (1e6, "q8_0", ["float16", "--type bf16 or f32"]),
+        (math.nan, "q8_0", ["fetch the model again"]),
+        (math.nan, "bf16", ["numbers that are not finite; fetch the model again"]),
+    ],
+)
+def test_numbers_that_a_type_cannot_hold_are_named(
+    value: float, kind: str, words: list[str], tmp_path: Path
+) -> None:
+    model = save_tiny("llama", tmp_path / "model")
+    model.model.layers[1].mlp.up_proj.weight.data[3, 0] = value
+    model.save_pretrained(tmp_path / "model")
+    ended = grasp_deploy("gguf", tmp_path / "model", "--type", kind, "-o", tmp_path / "a.gguf")
+    assert_refused(ended, "blk.1.ffn_up.weight", *words)  # its name in the file
 
 
 def test_two_at_once_do_not_mix(tmp_path: Path) -> None:
