@@ -148,7 +148,7 @@ def _memory_table(found: Predicted) -> Table:
         sizes = (sum(way.stages[stage].values()) for way in found.ways)
         table.add_row(STAGES[stage], *(f"{size / BINARY_UNITS[unit]:,.1f}" for size in sizes))
     totals = (f"{way.machine_bytes / BINARY_UNITS[unit]:,.1f}" for way in found.ways)
-    table.add_row("CPU memory of all,\nsaving included", *totals)
+    table.add_row("CPU memory of all,\nlibraries included", *totals)
     return table
 
 
