@@ -22,7 +22,7 @@ from grasp_deploy.checkpoint.read.loading import (
 from grasp_deploy.checkpoint.read.source import ModelSource, file_hashes, resolve_model
 from grasp_deploy.checkpoint.read.validate import StoredModel, read_stored_model
 from grasp_deploy.checkpoint.write.export import check_hashes, fitted_beside, fitted_tensor
-from grasp_deploy.checkpoint.write.sidecar_files import carried_over
+from grasp_deploy.checkpoint.write.sidecar_files import carried_over, tokenizer_config
 from grasp_deploy.compression.budget_options import KV_STAYS, budget_for, shape_within
 from grasp_deploy.compression.own_function import METHOD_CALL, source_hash
 from grasp_deploy.compression.ranks import by_lead, is_joined, refuse_differences, world
@@ -202,6 +202,7 @@ def prepare(
     budget = budget_for(config, base.shape, device)
     method_hash = None if config.cuts_in_rounds else _method_hash(config)
     tokenizer = load_tokenizer(source.directory)
+    tokenizer_config(source.directory, {})  # what the output cannot take over is refused now
 
     def given() -> Blocks:
         if start.text is not None:

@@ -64,6 +64,14 @@ def test_a_tokenizer_of_another_model(work: Path) -> None:
     assert_refused(grasp_deploy("compress", "model", *own), *words)
 
 
+def test_a_tokenizer_config_that_no_output_could_carry_over(model: Path) -> None:
+    """Before any stage has run: transformers reads it, and a resumed run would end there too."""
+    path = model / "tokenizer_config.json"
+    path.write_text(path.read_text().replace("{", '{"model_max_length": Infinity,', 1))
+    words = ("tokenizer_config.json cannot be read", "invalid character", "fetch the model again")
+    assert_nothing_changes(model, *words)
+
+
 def test_a_loss_that_is_not_a_number(model: Path) -> None:
     tensors = load_file(model / WEIGHTS)
     tensors["model.layers.1.mlp.up_proj.weight"][3] = float("nan")

@@ -103,17 +103,17 @@ def quantize(
     size_bytes = four_bit_bytes(model.shape, group) if group else eight_bit_bytes(model.shape)
     staged = staged_directory(output, overwrite=overwrite, size_bytes=size_bytes)
     with staged as staging, unchanged(states):
-        if token_ids is not None:
-            for _ in all_finite((n, read_tensor(path, n)) for n, path in model.files.items()):
-                pass  # raises for damaged weights before hours of learning
-            assert group is not None, "text is for 4-bit weights"
-            learnt = learnt_rounding(directory, model.shape.dtype, group, token_ids)
         code = REMOTE_CODE if model.shape.pruned else {}  # that `auto_map` names
         for name, path in (_beside(model) if plan else code).items():
             shutil.copyfile(path, staging / name)
         write_json(staging / "config.json", _config(model, preset, chosen))
         if plan is None:
             carry_over(staging, directory)
+        if token_ids is not None:
+            for _ in all_finite((n, read_tensor(path, n)) for n, path in model.files.items()):
+                pass  # raises for damaged weights before hours of learning
+            assert group is not None, "text is for 4-bit weights"
+            learnt = learnt_rounding(directory, model.shape.dtype, group, token_ids)
         made = _quantised(model, chosen, preset, on_progress, learnt)
         _write_weights(staging, model.shape, made, shard_bytes)
         written = read_folder(staging).shape
@@ -172,9 +172,10 @@ def _group(shape: ModelShape, plan: Plan | None) -> int:
     if group is None:
         columns = matrix_columns(shape)
         odd = next(name for name, count in columns.items() if count % GROUPS[-1])
+        cut = f"compress with --ffn-multiple {GROUPS[-1]}, or " if "down_proj" in odd else ""
         raise InputError(
             f"{odd} has {columns[odd]:,} columns, and 4-bit weights share scales by "
-            f"{GROUPS[-1]}: compress with --ffn-multiple {GROUPS[-1]}, or take --scheme int8"
+            f"{GROUPS[-1]}: {cut}take --scheme int8"
         )
     return group
 

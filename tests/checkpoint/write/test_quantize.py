@@ -158,9 +158,12 @@ def test_a_dense_folder_and_columns_that_no_group_divides(tmp_path: Path) -> Non
     quantize(tmp_path / "dense", "fp8", tmp_path / "fp8", overwrite=True)
     assert_refused(grasp_deploy("verify", tmp_path / "fp8"), "holds no pruned checkpoint")
     slice_by_hand(model, random_kept(model.config)).save_pretrained(tmp_path / "odd")
+    save_tiny("llama", tmp_path / "narrow", head_dim=12)
     before = tree(tmp_path)
     with pytest.raises(InputError, match=r"and 4-bit weights share scales by 32: compress"):
         quantize(tmp_path / "odd", "w4a16", tmp_path / "out")
+    with pytest.raises(InputError, match=r"o_proj.*share scales by 32: take --scheme int8"):
+        quantize(tmp_path / "narrow", "w4a16", tmp_path / "out")
     with pytest.raises(InputError, match="exists: name another folder"):
         quantize(tmp_path / "dense", "int8", tmp_path / "fp8")
     assert tree(tmp_path) == before
