@@ -158,3 +158,8 @@ class Sizes(Limits, kw_only=True):
     eos_token_id: int | list[int] | None = None
     pad_token_id: int | None = None
     quantization_config: Quantization | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a padding token for which there is no row of embeddings."""
+        if not -self.vocab_size <= (self.pad_token_id or 0) < self.vocab_size:
+            raise ValueError(f"pad_token_id of {self.vocab_size:,} tokens is {self.pad_token_id}")

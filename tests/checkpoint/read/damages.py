@@ -189,6 +189,7 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("dense", config(hidden_size=None), "hidden_size"),
     ("dense", config(intermediate_size=95), "(95, 64)"),
     ("dense", config(num_labels=10**9), "num_labels"),
+    ("dense", config(pad_token_id=10**9), "pad_token_id"),
     ("dense", config(rope_parameters={"factor": "2"}), "rope_parameters.factor"),
     ("dense", config(max_position_embeddings=1e99), "max_position_embeddings"),
     ("dense", config(per_layer_config={"0": {}}), "per_layer_config"),
