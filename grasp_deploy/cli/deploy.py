@@ -3,8 +3,9 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -31,6 +32,9 @@ from grasp_deploy.config.compress_config import CompressConfig
 from grasp_deploy.config.rules import BUDGETS
 from grasp_deploy.errors import InputError
 
+if TYPE_CHECKING:  # loading it takes a second
+    from grasp_deploy.fit.memory import Fit
+
 OutputOrNamed = Annotated[
     Path | None, typer.Option("--output", "-o", help="Default: named after model and budget.")
 ]
@@ -42,8 +46,14 @@ DryRun = Annotated[
     ),
 ]
 
+# A deployment on one GPU is the budget, and decides how it is counted.
+NOT_FOR_FIT = (
+    *("keep", "weights", "kv_per_token", "speedup", "batch"),
+    *("cost", "cached_tokens", "tensor_parallel"),
+)
 
-@takes_config
+
+@partial(takes_config, without=NOT_FOR_FIT)
 def fit_command(
     *,
     given: dict[str, Any],
@@ -57,23 +67,19 @@ def fit_command(
     Give --gpu-memory, --concurrency and --context. An unfinished run goes on.
     """
     from grasp_deploy.checkpoint.limits import check_vllm_runs, found_platform, installed_platform
-    from grasp_deploy.fit.memory import predict_fit
-    from grasp_deploy.fit.table import offer_table
+    from grasp_deploy.fit.memory import WANTED, predict_fit
 
-    config = config_of(given)
-    if output is None and not dry_run:
+    if not given.keys() & {"gpu_memory", "config_file"}:
+        raise InputError(WANTED)
+    if not (dry_run or output):
         raise InputError("fit writes a checkpoint: give --output, or --dry-run for the sizes alone")
-    fit = predict_fit(config)
+    fit = predict_fit(config := config_of(given))
     if fit.impossible and not dry_run:
         raise InputError(fit.impossible)
     if not as_json:
-        stdout.print(offer_table(fit))
-        if not fit.fits:
-            for offer in (offer for offer in fit.offers if offer.fits):
-                print_line(f"{offer.name}: {fit.command(offer)}")
-        print_line(fit.verdict)
+        _print_fit(fit)
     document = fit.as_dict()
-    if output is not None and not dry_run and not fit.fits:
+    if output and not dry_run and not fit.fits:
         if platform := found_platform():  # what it refuses is refused before the work
             installed_platform()
             check_vllm_runs(replace(fit.shape, pruned=True), platform)
@@ -82,6 +88,17 @@ def fit_command(
         print_json(document)
     if not any(offer.fits for offer in fit.offers):
         raise typer.Exit(CHECK_FAILED)
+
+
+def _print_fit(fit: "Fit") -> None:
+    """Print what serving takes, the command of each way to make it fit, and the verdict."""
+    from grasp_deploy.fit.table import offer_table
+
+    stdout.print(offer_table(fit))
+    for offer in fit.offers:
+        if offer.fits and not fit.fits:
+            print_line(f"{offer.name}: {fit.command(offer)}")
+    print_line(fit.verdict)
 
 
 def _pruned_to_fit(

@@ -98,11 +98,14 @@ def takes_fields(
     return lambda command: with_parameters(command, replaced, parameters, build)
 
 
-def takes_config(command: Command) -> Command:
-    """Give a command with a parameter `given` the options of a compression, for `config_of`."""
+def takes_config(command: Command, without: Sequence[str] = ()) -> Command:
+    """Give a command with a parameter `given` the options of a compression, for `config_of`.
+
+    Those in `without` mean nothing to it.
+    """
     parameters = [
         keyword("model", Annotated[str | None, MODEL]),
-        *field_parameters(CompressConfig),
+        *(p for p in field_parameters(CompressConfig) if p.name not in without),
         keyword("config_file", Annotated[Path | None, CONFIG_FILE]),
         keyword("assignments", Annotated[list[str] | None, SET]),
         keyword("help_all", Annotated[bool | None, HELP_ALL]),

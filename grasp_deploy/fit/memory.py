@@ -22,6 +22,10 @@ from grasp_deploy.errors import InputError
 from grasp_deploy.fit.offers import Offer, offers
 
 BITS = {8: "fp8", 4: "w4a16"}  # schemes of `quantize`, by bits of a weight
+WANTED = (
+    "fit wants a deployment: give --gpu-memory with --concurrency and --context; compress takes "
+    "other budgets"
+)
 LEAST_KEEP = 0.5
 POOR = " To keep less than half costs much quality: a smaller dense model may be the better one."
 
@@ -108,10 +112,7 @@ class Fit:
 def predict_fit(config: CompressConfig) -> Fit:
     """Judge a deployment without loading weights; InputError for one that the model cannot have."""
     if config.gpu_memory is None:
-        raise InputError(
-            "fit wants a deployment: give --gpu-memory with --concurrency and --context; compress "
-            "takes other budgets"
-        )
+        raise InputError(WANTED)
     stated, shape = config_and_shape(resolve_config(config.model, config.revision))
     refuse_quantised(shape)
     check_positions(load_of(config).context_tokens, stated, "--context")

@@ -18,6 +18,7 @@ EXPORT = "export pruned/plan.grasp --model model -o out"
 HEAL = "heal pruned --model model -o out --calibration text.txt"
 SYNTHESIZE = "synthesize model -o out --keep 0.6"
 KV = "bench kv model --predict-only"
+NOT_FOR_FIT = ("--keep", "--weights", "--speedup", "--batch", "--cost", "--tensor-parallel")
 THROUGHPUT = "bench throughput model --engine transformers --prompt-tokens 16 --new-tokens 4"
 COMPARE = "evaluate compare model pruned --data text.txt --sequence-length 32 --sequences 3"
 CARD = "evaluate card pruned --data text.txt --sequence-length 64 --sequences 6"
@@ -170,14 +171,11 @@ ROWS: dict[str, dict[str, str]] = {
         "--concurrency 2.5": "--concurrency '2.5'",
         **dict.fromkeys(("--concurrency 0", "--context 513", "--gpu-memory-utilization 90"), ""),
         "--kv-dtype int4": "--kv-dtype 'int4'",
-        "--keep 0.5": "--keep & --gpu-memory",
-        "--cost kv-bytes": "--cost",
-        "--cached-tokens 9": "--cached-tokens",
-        "--tensor-parallel 2": "--tensor-parallel",
+        **{f"{name} 2": f"No such option: {name}" for name in NOT_FOR_FIT},
     },
     "fit model": {
         f"--gpu-memory 6MiB {LOAD}": "--output",
-        "--keep 0.5 --dry-run": "deployment",
+        "--dry-run": "fit wants a deployment",
         f"{LOAD} --dry-run": "--gpu-memory",
         "--gpu-memory 1GiB --dry-run": "--concurrency & --context",
     },
