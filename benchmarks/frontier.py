@@ -1,11 +1,13 @@
 """Loss and accuracy against memory, for models that are pruned, quantised, or both.
 
 Takes a record of `evaluate compare` and any of `evaluate tasks`. A name that goes on from
-another's, as `smaller-fp8` does from `smaller`, is that model in another scheme.
+another's, as `smaller-fp8` does from `smaller`, is that model in another scheme. Names that differ
+after their last dash, as `ours-0.8` and `ours-0.6` do, are one method at two budgets.
 
     python -m benchmarks.frontier compare.json tasks-*.json --tokens 16384 --png frontier.png
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -32,7 +34,7 @@ class Point(NamedTuple):
     """A model: MiB of weights and of a KV cache, nats, and accuracy, each with its error."""
 
     model: str
-    scheme: str  # "plain", or what its name adds to another's
+    scheme: str  # "plain", or what its name adds to another's or to a method's
     weights: float
     cache: float
     loss: float
@@ -64,8 +66,10 @@ def points_of(compared: CompareRecord, tasks: Sequence[Path], tokens: int) -> li
         )
     accuracies = {of_model[0]["model"]: average(of_model) for of_model in by_model}
     names, points = [model.name for model in compared.models], []
+    methods = Counter(name.rpartition("-")[0] for name in names)
+    stems = [*names, *(stem for stem, models in methods.items() if stem and models > 1)]
     for model, point in zip(compared.models, compared.points, strict=True):
-        plain = max((n for n in names if model.name.startswith(f"{n}-")), key=len, default="")
+        plain = max((n for n in stems if model.name.startswith(f"{n}-")), key=len, default="")
         loss, scored = point.loss - compared.points[0].loss, accuracies.get(model.name, {})
         points.append(
             Point(
@@ -95,15 +99,17 @@ def table_of(points: Sequence[Point], tokens: int) -> Table:
 
 
 def draw(points: Sequence[Point], tokens: int, path: Path) -> None:
-    """Loss by weights, loss by weights and cache, accuracy by both: a line for each model."""
+    """Loss by weights, by weights and cache, and accuracy if known: a line for each model."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     from grasp_deploy.report.figure_style import look_of, our_style
 
     with our_style(), mpl.rc_context({"font.size": 7}):
-        figure = Figure(figsize=(10, 3.4))
-        panels = figure.subplots(1, 3)
+        count = 3 if any(point.accuracy is not None for point in points) else 2
+        figure = Figure(figsize=(10 * count / 3, 3.4))
+        panels = figure.subplots(1, count)
+        labelled = set()
         both = f"weights and {tokens:,} tokens of KV cache, MiB"
         for place, name in enumerate(dict.fromkeys(point.model for point in points)):
             line = sorted((p for p in points if p.model == name), key=lambda p: -p.loss)
@@ -118,14 +124,18 @@ def draw(points: Sequence[Point], tokens: int, path: Path) -> None:
             if sized:
                 panels[2].errorbar(*zip(*sized, strict=True), yerr=errors, capsize=2, **look)
             for before, p in zip([None, *line[:-1]], line, strict=True):
+                label = (p.scheme, round(p.weights), round(p.loss, 1))
+                if len(line) == 1 or label in labelled:  # the legend, or another's label, says it
+                    continue
+                labelled.add(label)
                 beneath = before is not None and round(before.weights) == round(p.weights)
                 where, offset = (p.weights, p.loss), (4, -9 if beneath else 4)
                 panels[0].annotate(p.scheme, where, offset, textcoords="offset points", fontsize=6)
-        for panel, across in zip(panels, ("weights, MiB", both, both), strict=True):
+        for panel, across in zip(panels, ("weights, MiB", both, both)[:count], strict=True):
             panel.set_xlabel(across)
-        for panel in panels[:2]:
             panel.set_ylabel("nats per token above the first")
-        panels[2].set_ylabel("accuracy, %")
+        if count == 3:
+            panels[2].set_ylabel("accuracy, %")
         panels[0].legend()
         write_png(path, figure)
 
