@@ -31,6 +31,17 @@ def test_frontier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         frontier.main([str(other)])
 
 
+def test_methods_at_several_budgets_are_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    frontier.main([str(RESULTS / "budgets-smollm2-135m-cpu.json")])
+    rows = [line.split("│")[1:-1] for line in capsys.readouterr().out.splitlines() if "│" in line]
+    assert [[cell.strip() for cell in row[:4]] for row in rows] == [
+        ["smollm2-135m", "plain", "257", "617"],
+        *(["ours", "0.8", "216", "556"], ["ours", "0.7", "196", "520"]),
+        *(["ours", "0.6", "175", "475"], ["flap", "0.8", "216", "556"]),
+        ["flap", "0.6", "175", "447"],
+    ]
+
+
 def test_accuracies_of_a_frontier_are_over_the_tasks_of_all_records(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
