@@ -159,6 +159,10 @@ ROWS: dict[str, dict[str, str]] = {
     DRY: {
         "": "--keep",
         "--keep 0.6 --gpu-memory much": "--gpu-memory 'much'",
+        f"--gpu-memory 6MiB {LOAD} --keep 0.5": "--keep & --gpu-memory",
+        f"--gpu-memory 6MiB {LOAD} --cost kv-bytes": "--cost",
+        f"--gpu-memory 6MiB {LOAD} --cached-tokens 9": "--cached-tokens",
+        f"--gpu-memory 6MiB {LOAD} --tensor-parallel 2": "--tensor-parallel",
         "--max-loss 0.1": "give --keep",
         "--keep 0.6 --sequence-length 5000": "--sequence-length",
     },

@@ -97,7 +97,7 @@ def name_more(_: object, __: object, record: dict[str, Any]) -> None:
         (rope(rope_theta=100.0), CONFIG, "gated", "logits differ by"),
         (rope(rope_type="none"), CONFIG, "shapes", "Invalid enum value"),
         (widen, CONFIG, "shapes", "by config.json"),
-        (config(pad_token_id=10**9), CONFIG, "shapes", "pad_token_id of"),
+        (config(pad_token_id=10**9), CONFIG, "shapes", "pad_token_id is 1000000000, of"),
         (config(use_cache="yes"), CONFIG, "gated", "Field 'use_cache' expected bool, got str"),
         (config(layer_types=["x"]), CONFIG, "companions", "config.json is not what an export"),
         (

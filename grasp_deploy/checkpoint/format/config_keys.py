@@ -162,4 +162,4 @@ class Sizes(Limits, kw_only=True):
     def __post_init__(self) -> None:
         """Raise ValueError for a padding token for which there is no row of embeddings."""
         if not -self.vocab_size <= (self.pad_token_id or 0) < self.vocab_size:
-            raise ValueError(f"pad_token_id of {self.vocab_size:,} tokens is {self.pad_token_id}")
+            raise ValueError(f"pad_token_id is {self.pad_token_id}, of {self.vocab_size:,} tokens")
