@@ -113,7 +113,7 @@ class CompressOptions:
         "Tokens in the KV cache (context x concurrency), for --cost memory.", shown="help-all"
     )
     gpu_memory: str | None = deployment(
-        "Instead of --keep: memory of the GPU that serves, such as 24GiB: weights, --concurrency "
+        "A budget: memory of the GPU that serves, such as 24GiB: weights, --concurrency "
         "sequences of --context tokens, and what vLLM needs (cost: memory)."
     )
     concurrency: Count | None = deployment("Sequences served at a time, for --gpu-memory.")
